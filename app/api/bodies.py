@@ -1,0 +1,134 @@
+"""A body's bytes, bounded, as strict JSON."""
+
+import re
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from app.domain import json_tree
+from app.domain.errors import FencepostError, InvalidRequest, MalformedJson, TooLarge
+from app.domain.failure import repaired_report
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+# What is read past the limit, so that a client that sends first and reads afterwards sees its 413.
+DRAINED_BYTES = 8 * 1024 * 1024
+
+
+class UnsupportedMediaType(FencepostError):
+    code = "unsupported_media_type"
+
+
+async def read_body(request: Request, *, max_bytes: int) -> str:
+    """Return the body's text, ``{}`` for none at all.
+
+    Raises TooLarge, UnsupportedMediaType, MalformedJson (not UTF-8).
+    """
+    announced = request.headers.get("content-length")
+    if announced is not None and announced.isdecimal() and int(announced) > max_bytes + DRAINED_BYTES:
+        raise _too_large(max_bytes)
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size <= max_bytes:
+            chunks.append(chunk)
+        elif size > max_bytes + DRAINED_BYTES:
+            break
+        else:
+            chunks.clear()
+    if size > max_bytes:
+        raise _too_large(max_bytes)
+    if size == 0:
+        return "{}"
+    _check_media_type(request)
+    try:
+        return b"".join(chunks).decode()
+    except UnicodeDecodeError as error:
+        raise MalformedJson("The body is not UTF-8.") from error
+
+
+def _too_large(max_bytes: int) -> TooLarge:
+    return TooLarge(f"The request body is over the limit of {max_bytes} bytes.")
+
+
+def _check_media_type(request: Request) -> None:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise UnsupportedMediaType("Send the body with Content-Type: application/json.")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise UnsupportedMediaType(
+            "Send Content-Type: application/json without a Content-Encoding; encoded bodies are not read."
+        )
+
+
+def decode(text: str, decoder: msgspec.json.Decoder[T]) -> T:
+    """Return the struct that ``text`` says. Raises InvalidRequest (and NotStrictJson), MalformedJson."""
+    value = _decode_fast(text, decoder)
+    if json_tree.needs_a_look(text):
+        json_tree.check(json_tree.parse(text))
+    return value
+
+
+def decode_list(text: str, decoder: msgspec.json.Decoder[T], *, member: str) -> T:
+    """Do as ``decode`` for a body that is one list; member names may recur from item to item."""
+    value = _decode_fast(text, decoder)
+    if _list_needs_a_look(text, member):
+        json_tree.check(json_tree.parse(text))
+    return value
+
+
+def decode_report(text: str, decoder: msgspec.json.Decoder[T]) -> T:
+    """Do as ``decode`` for a failure report: what cannot be stored is replaced, so that it lands."""
+    try:
+        value = decoder.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return decode(repaired_report(text), decoder)
+    return decode(repaired_report(text), decoder) if json_tree.needs_a_look(text) else value
+
+
+def _decode_fast(text: str, decoder: msgspec.json.Decoder[T]) -> T:
+    try:
+        return decoder.decode(text)
+    except msgspec.ValidationError as error:
+        # It stops at the first member that does not fit; what comes after may not even be JSON.
+        json_tree.check(json_tree.parse(text))
+        raise _invalid(str(error)) from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        json_tree.check(json_tree.parse(text))
+        raise MalformedJson("The body is not JSON.") from error
+
+
+_RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_BEFORE_LIST = re.compile(r'\s*\{\s*"\w+"\s*:\s*')
+_AFTER_LIST = re.compile(r"\s*\}\s*")
+
+
+def _list_needs_a_look(text: str, member: str) -> bool:
+    """Tell whether any item needs a look, or the member that holds them stands twice."""
+    whole_list = bytes(_RAW_MEMBERS.decode(text)[member]).decode()
+    before, _, after = text.partition(whole_list)
+    if not (_BEFORE_LIST.fullmatch(before) and _AFTER_LIST.fullmatch(after)):
+        return True
+    return any(json_tree.needs_a_look(bytes(item).decode()) for item in _RAW_ITEMS.decode(whole_list))
+
+
+_PATH = re.compile(r" - at `(key in )?`?\$(?P<path>[^`]*)`$")
+_STEP = re.compile(r"\.(?P<name>\w+)|\[(?P<index>\d+|\.\.\.)\]")
+_NAMED = re.compile(r"^Object (contains unknown|missing required) field `(?P<name>[^`]*)`")
+
+
+def _invalid(message: str) -> InvalidRequest:
+    """Turn msgspec's sentence into one that begins with a JSON pointer."""
+    found = _PATH.search(message)
+    pointer = ""
+    if found is not None:
+        steps = [step.group("name") or step.group("index") for step in _STEP.finditer(found.group("path"))]
+        pointer = "".join(f"/{step}" for step in steps if step != "...")
+        message = message[: found.start()]
+    named = _NAMED.match(message)
+    if named is not None:
+        pointer += "/" + json_tree.escape(named.group("name"))
+    message = message.replace(r"$(?!\n)", "$")
+    return InvalidRequest(f"{pointer or 'The body'}: {message}.", pointer=pointer)

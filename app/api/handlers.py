@@ -1,0 +1,66 @@
+"""Turns what is raised on the way into problems."""
+
+import logging
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from app.api.problems import problem_response, refusal_response
+from app.domain.errors import FencepostError, Unavailable
+
+log = logging.getLogger("app.requests")
+
+_BY_STATUS = {404: "not_found", 405: "method_not_allowed"}
+# The client has gone; the status is never seen.
+_CLIENT_CLOSED_REQUEST = 499
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(FencepostError, _refuse)
+    app.add_exception_handler(HTTPException, _refuse_route)
+    app.add_exception_handler(ClientDisconnect, _give_up)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    if not isinstance(error, FencepostError):
+        raise error
+    if isinstance(error, Unavailable):
+        log.warning(
+            "request %s: %s %s: %s (%s)",
+            request.state.request_id,
+            request.method,
+            request.url.path,
+            error,
+            _cause(error),
+        )
+    response = refusal_response(error, request_id=request.state.request_id)
+    if error.code == "too_large":
+        # The rest of the body may still be on its way.
+        response.headers["Connection"] = "close"
+    return response
+
+
+def _cause(error: BaseException) -> str:
+    """Name what the database said, without its text: that may quote a statement or a value."""
+    cause = error.__cause__
+    original = getattr(cause, "orig", None) or cause
+    sqlstate = getattr(original, "sqlstate", None)
+    return " ".join(filter(None, [type(original).__name__, sqlstate]))
+
+
+async def _refuse_route(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    code = _BY_STATUS.get(error.status_code, "invalid_request")
+    detail = {"not_found": "There is no such route.", "method_not_allowed": "Not for this method."}.get(
+        code, str(error.detail)
+    )
+    return problem_response(
+        code, detail=detail, request_id=request.state.request_id, headers=dict(error.headers or {})
+    )
+
+
+async def _give_up(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=_CLIENT_CLOSED_REQUEST)

@@ -1,0 +1,59 @@
+"""Work: lease jobs, and read what a worker holds."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api import requests, schemas
+from app.api.parameters import name_of, refused
+from app.api.routing import Endpoint, Query, Routes, answer, body, within_bounds
+from app.api.service import Service
+from app.api.views import held_lease_view, leased_jobs_view
+from app.store.reads import read_leases
+
+routes = Routes()
+
+
+@routes.post(
+    Endpoint(
+        "POST",
+        "/v1/leases",
+        "lease_jobs",
+        "Lease ready jobs, or wait for some",
+        (200, schemas.LeasedJobsView),
+        ("unavailable",),
+        example={"worker_id": "w1", "queues": ["mail"], "wait_seconds": 20, "lease_seconds": 30},
+        waits=True,
+    ),
+    body(schemas.LeaseJobsRequest),
+)
+async def lease_jobs(request: Request, service: Service, asked: schemas.LeaseJobsRequest) -> Response:
+    return await within_bounds(_lease(request, service, asked), wait_seconds=asked.wait_seconds)
+
+
+async def _lease(request: Request, service: Service, asked: schemas.LeaseJobsRequest) -> Response:
+    jobs = await service.polls.lease(
+        requests.wish(asked), wait_seconds=asked.wait_seconds, disconnected=request.receive
+    )
+    # A client that is told nothing because this process shuts down comes back to another one.
+    headers = {"Retry-After": "1"} if service.polls.is_draining and not jobs else None
+    return answer(leased_jobs_view(jobs, server_time=service.clock.now()), headers=headers)
+
+
+@routes.get(
+    Endpoint(
+        "GET",
+        "/v1/leases",
+        "list_leases",
+        "Read what a worker holds",
+        (200, schemas.HeldLeasesView),
+        ("unavailable",),
+        query={"worker_id": {"type": "string", "required": True}},
+    )
+)
+async def list_leases(_request: Request, service: Service, query: Query) -> Response:
+    worker_id = name_of(query, "worker_id")
+    if worker_id is None:
+        raise refused("worker_id", "is required")
+    async with service.context.database.one_statement() as conn:
+        leases = await read_leases(conn, worker_id)
+    return answer(schemas.HeldLeasesView([held_lease_view(lease) for lease in leases]))

@@ -1,0 +1,141 @@
+"""The OpenAPI document: FastAPI's skeleton, msgspec's schemas, one problem shape."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from app.api import schemas
+from app.api.problems import MEDIA_TYPE, PROBLEMS
+
+_REF = "#/components/schemas/{name}"
+
+# What every route can answer besides its own codes.
+_ALWAYS = ("invalid_request", "internal_error")
+_WITH_BODY = ("malformed_json", "too_large", "unsupported_media_type")
+
+
+def responses(
+    success: tuple[int, type | None], errors: Sequence[str], *, more: Mapping[int, str], body: bool
+) -> dict[int | str, dict[str, Any]]:
+    """Return the responses of a route: its success, and for each status the codes it can carry."""
+    status, view = success
+    found: dict[int | str, dict[str, Any]] = {status: _success("Success", view)}
+    for other, description in more.items():
+        found[other] = _success(description, view)
+    codes = dict.fromkeys([*errors, *_ALWAYS, *(_WITH_BODY if body else ())])
+    by_status: dict[int, list[str]] = {}
+    for code in codes:
+        by_status.setdefault(PROBLEMS[code].status, []).append(code)
+    for error_status, names in sorted(by_status.items()):
+        found[error_status] = {
+            "description": "; ".join(f"`{name}`: {PROBLEMS[name].title}" for name in names),
+            "content": {
+                MEDIA_TYPE: {
+                    "schema": {
+                        "allOf": [
+                            {"$ref": _REF.format(name="ProblemView")},
+                            {"properties": {"code": {"enum": names}}},
+                        ]
+                    }
+                }
+            },
+        }
+    return found
+
+
+def _success(description: str, view: type | None) -> dict[str, Any]:
+    if view is None:
+        return {"description": description}
+    return {
+        "description": description,
+        "content": {"application/json": {"schema": {"$ref": _REF.format(name=view.__name__)}}},
+    }
+
+
+def extra(
+    *,
+    path: str,
+    query: Mapping[str, Mapping[str, Any]],
+    body_type: type | None,
+    takes_idempotency_key: bool,
+    example: Any,
+) -> dict[str, Any]:
+    """Return what FastAPI cannot see, since handlers take the request as it is."""
+    parameters: list[dict[str, Any]] = []
+    if "{job_id}" in path:
+        parameters.append(
+            {"name": "job_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
+        )
+    if "{code}" in path:
+        parameters.append(
+            {"name": "code", "in": "path", "required": True, "schema": {"enum": list(PROBLEMS)}}
+        )
+    for name, schema in query.items():
+        schema = dict(schema)
+        required = schema.pop("required", False)
+        parameters.append({"name": name, "in": "query", "required": required, "schema": schema})
+    if takes_idempotency_key:
+        parameters.append(
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "required": False,
+                "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+            }
+        )
+    found: dict[str, Any] = {"parameters": parameters} if parameters else {}
+    if body_type is not None:
+        content: dict[str, Any] = {"schema": {"$ref": _REF.format(name=body_type.__name__)}}
+        if example is not None:
+            content["example"] = example
+        found["requestBody"] = {
+            # No body at all counts as {}, which is enough where no member is required.
+            "required": _has_required_member(body_type),
+            "content": {"application/json": content},
+        }
+    return found
+
+
+def _has_required_member(body_type: type) -> bool:
+    return any(field.required for field in msgspec.structs.fields(body_type))
+
+
+@cache
+def _components() -> dict[str, Any]:
+    types = [
+        value
+        for value in vars(schemas).values()
+        if isinstance(value, type) and issubclass(value, msgspec.Struct) and value is not msgspec.Struct
+    ]
+    _, components = msgspec.json.schema_components(types, ref_template=_REF)
+    components.pop("Request", None)
+    return {name: _portable(schema) for name, schema in sorted(components.items())}
+
+
+def _portable(schema: Any) -> Any:
+    """Take Python's end-of-text idiom out of patterns: in ECMA 262, `$` has no line-break exception."""
+    if isinstance(schema, dict):
+        return {
+            key: value.replace(r"$(?!\n)", "$") if key == "pattern" else _portable(value)
+            for key, value in schema.items()
+        }
+    return [_portable(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """Return the document of an application, made once."""
+    if app.openapi_schema is None:
+        made = get_openapi(
+            title=app.title,
+            version=app.version,
+            openapi_version="3.1.0",
+            description=app.description,
+            routes=app.routes,
+        )
+        made.setdefault("components", {})["schemas"] = _components()
+        app.openapi_schema = made
+    return app.openapi_schema

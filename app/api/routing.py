@@ -1,0 +1,160 @@
+"""One declaration a route: what is checked before its handler runs, and what the OpenAPI document says."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from fastapi import APIRouter, FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api import bodies, openapi
+from app.api.parameters import read_query, refuse_idempotency_key
+from app.api.service import Service
+from app.domain.errors import Unavailable
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+Query = Mapping[str, str]
+Handler = Callable[[Request, Service, Query], Awaitable[Response]]
+BodyHandler = Callable[[Request, Service, B], Awaitable[Response]]
+
+# "503 within 5 s": what has no answer by then has none soon.
+ANSWER_SECONDS = 4.8
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A route. ``success`` is (status, view or None for no body); ``errors`` are codes of api.problems."""
+
+    method: str
+    path: str
+    operation_id: str
+    summary: str
+    success: tuple[int, type | None]
+    errors: Sequence[str] = ()
+    query: dict[str, dict[str, Any]] = field(default_factory=dict)
+    takes_idempotency_key: bool = False
+    waits: bool = False
+    example: Any = None
+    more_successes: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Body(Generic[B]):
+    """How a route reads its body. ``list_member`` is set where the body is one list of many items."""
+
+    decoder: msgspec.json.Decoder[B]
+    list_member: str | None = None
+    is_report: bool = False
+
+    @property
+    def type(self) -> type[B]:
+        body_type: type[B] = self.decoder.type
+        return body_type
+
+    async def read(self, request: Request, service: Service) -> B:
+        """Return the struct of a request's body. Raises what ``bodies`` raises."""
+        limits = service.limits
+        is_list = self.list_member is not None
+        text = await bodies.read_body(
+            request, max_bytes=limits.max_batch_body_bytes if is_list else limits.max_body_bytes
+        )
+        if self.is_report:
+            return bodies.decode_report(text, self.decoder)
+        if self.list_member is not None:
+            return bodies.decode_list(text, self.decoder, member=self.list_member)
+        return bodies.decode(text, self.decoder)
+
+
+def body(struct: type[B], *, list_member: str | None = None, is_report: bool = False) -> Body[B]:
+    return Body(msgspec.json.Decoder(struct), list_member, is_report)
+
+
+class Routes:
+    """Collects the routes of one module; ``install`` puts them into an application."""
+
+    def __init__(self) -> None:
+        self._router = APIRouter()
+
+    def get(self, endpoint: Endpoint) -> Callable[[Handler], Handler]:
+        """Declare a route without a body."""
+
+        def declare(handler: Handler) -> Handler:
+            async def handle(request: Request) -> Response:
+                return await _checked(request, endpoint, handler)
+
+            self._add(endpoint, handle, body_type=None)
+            return handler
+
+        return declare
+
+    def post(self, endpoint: Endpoint, reader: Body[B]) -> Callable[[BodyHandler[B]], BodyHandler[B]]:
+        """Declare a route with a body."""
+
+        def declare(handler: BodyHandler[B]) -> BodyHandler[B]:
+            async def with_body(request: Request, service: Service, query: Query) -> Response:
+                return await handler(request, service, await reader.read(request, service))
+
+            async def handle(request: Request) -> Response:
+                return await _checked(request, endpoint, with_body)
+
+            self._add(endpoint, handle, body_type=reader.type)
+            return handler
+
+        return declare
+
+    def install(self, app: FastAPI) -> None:
+        app.include_router(self._router)
+
+    def _add(
+        self, endpoint: Endpoint, handle: Callable[[Request], Awaitable[Response]], *, body_type: type | None
+    ) -> None:
+        self._router.add_api_route(
+            endpoint.path,
+            handle,
+            methods=[endpoint.method],
+            operation_id=endpoint.operation_id,
+            summary=endpoint.summary,
+            status_code=endpoint.success[0],
+            response_class=Response,
+            responses=openapi.responses(
+                endpoint.success, endpoint.errors, more=endpoint.more_successes, body=body_type is not None
+            ),
+            openapi_extra=openapi.extra(
+                path=endpoint.path,
+                query=endpoint.query,
+                body_type=body_type,
+                takes_idempotency_key=endpoint.takes_idempotency_key,
+                example=endpoint.example,
+            ),
+        )
+
+
+async def _checked(request: Request, endpoint: Endpoint, handler: Handler) -> Response:
+    service: Service = request.app.state.service
+    query = read_query(request, allowed=endpoint.query)
+    if not endpoint.takes_idempotency_key:
+        refuse_idempotency_key(request)
+    if endpoint.waits:
+        return await handler(request, service, query)
+    return await within_bounds(handler(request, service, query))
+
+
+async def within_bounds(answer: Awaitable[Response], *, wait_seconds: float = 0.0) -> Response:
+    """Return the answer, or raise Unavailable when it has not come ANSWER_SECONDS after the wait."""
+    try:
+        async with asyncio.timeout(wait_seconds + ANSWER_SECONDS):
+            return await answer
+    except TimeoutError as error:
+        raise Unavailable("No answer came in time; whether the call was done is unknown.") from error
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def answer(view: msgspec.Struct, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a view as JSON."""
+    return Response(_encode(view), status_code=status, media_type="application/json", headers=headers)

@@ -1,0 +1,392 @@
+"""What a request may say, and what an answer looks like: the source of validation and of OpenAPI.
+
+``msgspec.Raw`` holds opaque JSON as its own text. Whole numbers are strict (true, "5" and 5.0 are
+refused), unknown members are refused. A member that may be null means the same when it is left out.
+"""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+MAX_LEASE_VERSION = 2**53 - 1
+# Opaque JSON; left out means null, but in a heartbeat it means "as it was".
+Opaque = Raw | UnsetType
+
+# `$` alone would let a trailing line break through.
+Name = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=128,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$(?!\n)",
+        description="1 to 128 characters of A-Z a-z 0-9 _ . : -, the first a letter or digit.",
+    ),
+]
+Priority = Annotated[int, Meta(ge=-32768, le=32767, description="Lower numbers first.")]
+MaxAttempts = Annotated[int, Meta(ge=1, le=1000)]
+Delay = Annotated[float, Meta(ge=0, le=31_536_000)]
+Clock = Annotated[float, Meta(ge=1, le=604_800)]
+LeaseSeconds = Annotated[float, Meta(ge=1, le=3600)]
+LeaseVersion = Annotated[
+    int, Meta(ge=0, le=MAX_LEASE_VERSION, description="The fencing token that the lease call handed out.")
+]
+JobId = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)",
+        description="A canonical lower-case UUID.",
+    ),
+]
+Instant = Annotated[datetime, Meta(tz=True, description="RFC 3339 with an offset.")]
+Reason = Annotated[str, Meta(max_length=1024, pattern=r"^[^\x00]*$(?!\n)")]
+KeyText = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^ *[!-~][ -~]*$(?!\n)")]
+
+
+class Request(Struct, frozen=True, forbid_unknown_fields=True):
+    """The base of every request body."""
+
+
+class BackoffRequest(Request, kw_only=True):
+    type: Literal["exponential", "linear", "fixed"] = "exponential"
+    base_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 5.0
+    factor: Annotated[float, Meta(ge=1, le=10)] = 2.0
+    max_seconds: Annotated[float, Meta(ge=0, le=604_800)] = 3600.0
+    jitter: Annotated[float, Meta(ge=0, le=1)] = 0.1
+
+
+class ParentRequest(Request, kw_only=True):
+    job_id: JobId
+    lease_version: LeaseVersion
+
+
+class FollowUpRequest(Request, kw_only=True):
+    """A job to be created; at most one of run_at and delay_seconds.
+
+    As a follow-up of a completion it gets its parent from the service.
+    """
+
+    kind: Name
+    queue: Name = "default"
+    payload: Opaque = UNSET
+    priority: Priority = 0
+    run_at: Instant | None = None
+    delay_seconds: Delay | None = None
+    max_attempts: MaxAttempts = 10
+    backoff: BackoffRequest = BackoffRequest()
+    max_runtime_seconds: Clock | None = None
+    progress_timeout_seconds: Clock | None = None
+    metadata: dict[str, str] = {}
+
+
+class JobRequest(FollowUpRequest, kw_only=True):
+    """A job to be created; with a parent, only while that lease is held."""
+
+    parent: ParentRequest | None = None
+
+
+class BatchJobRequest(JobRequest, kw_only=True):
+    idempotency_key: KeyText | None = None
+
+
+class BatchRequest(Request, kw_only=True):
+    jobs: list[BatchJobRequest]
+
+
+class CancelRequest(Request, kw_only=True):
+    reason: Reason | None = None
+    force: bool = False
+
+
+class RedriveRequest(Request, kw_only=True):
+    run_at: Instant | None = None
+
+
+class EditRequest(Request, kw_only=True):
+    """What is left out stays as it is."""
+
+    priority: Priority | UnsetType = UNSET
+    run_at: Instant | UnsetType = UNSET
+    max_attempts: MaxAttempts | UnsetType = UNSET
+
+
+class LeaseJobsRequest(Request, kw_only=True):
+    worker_id: Name
+    queues: Annotated[list[Name], Meta(min_length=1, max_length=32)]
+    max_jobs: Annotated[int, Meta(ge=1, le=1000)] = 1
+    wait_seconds: Annotated[float, Meta(ge=0, le=30)] = 0.0
+    lease_seconds: LeaseSeconds = 60.0
+    request_id: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\x00]*$(?!\n)")] | None = None
+
+
+class TokenRequest(Request, kw_only=True):
+    lease_version: LeaseVersion
+
+
+class ProgressRequest(Request, kw_only=True):
+    seq: Annotated[int, Meta(ge=0, le=2**53 - 1)]
+    percent: Annotated[float, Meta(ge=0, le=100)] | None = None
+    message: Reason | None = None
+
+
+class HeartbeatRequest(TokenRequest, kw_only=True):
+    extend_seconds: LeaseSeconds | None = None
+    progress: ProgressRequest | None = None
+    checkpoint: Opaque = UNSET
+
+
+class CompleteRequest(TokenRequest, kw_only=True):
+    result: Opaque = UNSET
+    enqueue: Annotated[list[FollowUpRequest], Meta(max_length=100)] = []
+
+
+class ErrorRequest(Request, kw_only=True):
+    message: str
+    type: str | None = None
+    details: Opaque = UNSET
+
+
+class FailRequest(TokenRequest, kw_only=True):
+    error: ErrorRequest
+    retryable: bool = True
+    retry_after_seconds: Delay | None = None
+
+
+class ReleaseRequest(TokenRequest, kw_only=True):
+    delay_seconds: Delay = 0.0
+    reason: Reason | None = None
+
+
+class HeartbeatItem(HeartbeatRequest, kw_only=True):
+    job_id: JobId
+
+
+class CompleteItem(CompleteRequest, kw_only=True):
+    job_id: JobId
+
+
+class FailItem(FailRequest, kw_only=True):
+    job_id: JobId
+
+
+class ReleaseItem(ReleaseRequest, kw_only=True):
+    job_id: JobId
+
+
+class HeartbeatManyRequest(Request, kw_only=True):
+    items: list[HeartbeatItem]
+
+
+class CompleteManyRequest(Request, kw_only=True):
+    items: list[CompleteItem]
+
+
+class FailManyRequest(Request, kw_only=True):
+    items: list[FailItem]
+
+
+class ReleaseManyRequest(Request, kw_only=True):
+    items: list[ReleaseItem]
+
+
+class BackoffView(Struct, frozen=True):
+    type: str
+    base_seconds: float
+    factor: float
+    max_seconds: float
+    jitter: float
+
+
+class ParentView(Struct, frozen=True):
+    job_id: str
+    lease_version: int
+
+
+class ProgressView(Struct, frozen=True):
+    seq: int
+    percent: float | None
+    message: str | None
+
+
+class LeaseView(Struct, frozen=True):
+    worker_id: str
+    lease_version: int
+    granted_at: datetime
+    expires_at: datetime
+    deadline_at: datetime | None
+    progress: ProgressView | None
+    cancel_requested: bool
+
+
+class JobView(Struct, frozen=True):
+    """A job as it is now. In a list, payload and result are left out unless they are asked for."""
+
+    id: str
+    queue: str
+    kind: str
+    state: Literal["scheduled", "ready", "running", "succeeded", "dead", "cancelled"]
+    priority: int
+    payload: Raw | UnsetType
+    metadata: Raw
+    run_at: datetime
+    created_at: datetime
+    finished_at: datetime | None
+    attempt: int
+    max_attempts: int
+    backoff: BackoffView
+    max_runtime_seconds: float | None
+    progress_timeout_seconds: float | None
+    lease_version: int
+    lease: LeaseView | None
+    result: Raw | UnsetType
+    error: Raw
+    checkpoint: Raw
+    parent: ParentView | None
+    idempotency_key: str | None
+
+
+class BatchEntryView(Struct, frozen=True):
+    created: bool
+    job: JobView
+
+
+class BatchView(Struct, frozen=True):
+    jobs: list[BatchEntryView]
+
+
+class JobPageView(Struct, frozen=True):
+    jobs: list[JobView]
+    next_cursor: str | None
+
+
+class AttemptView(Struct, frozen=True):
+    attempt: int
+    lease_version: int
+    worker_id: str
+    granted_at: datetime
+    ended_at: datetime | None
+    outcome: Literal[
+        "running",
+        "succeeded",
+        "failed",
+        "lease_expired",
+        "stalled",
+        "deadline_exceeded",
+        "released",
+        "cancelled",
+    ]
+    error: Raw
+
+
+class AttemptPageView(Struct, frozen=True):
+    attempts: list[AttemptView]
+    next_cursor: str | None
+
+
+class LeasedJobView(Struct, frozen=True):
+    """What a worker is handed. It shows lease_version with everything it does from now on."""
+
+    id: str
+    queue: str
+    kind: str
+    payload: Raw
+    metadata: Raw
+    priority: int
+    attempt: int
+    max_attempts: int
+    lease_version: int
+    lease_expires_at: datetime
+    lease_seconds: float
+    deadline_at: datetime | None
+    checkpoint: Raw
+    previous: Raw
+    created_at: datetime
+    run_at: datetime
+    traceparent: str | None
+    tracestate: str | None
+    parent: ParentView | None
+
+
+class LeasedJobsView(Struct, frozen=True):
+    jobs: list[LeasedJobView]
+    server_time: datetime
+
+
+class HeldLeaseView(Struct, frozen=True):
+    job_id: str
+    lease_version: int
+    queue: str
+    kind: str
+    attempt: int
+    granted_at: datetime
+    expires_at: datetime
+    deadline_at: datetime | None
+    cancel_requested: bool
+
+
+class HeldLeasesView(Struct, frozen=True):
+    leases: list[HeldLeaseView]
+
+
+class RenewedLeaseView(Struct, frozen=True):
+    lease_expires_at: datetime
+    deadline_at: datetime | None
+    cancel_requested: bool
+
+
+class ItemView(Struct, frozen=True, kw_only=True):
+    """One of many: what the single call answers, or what it would refuse."""
+
+    job_id: str
+    status: Literal["ok", "replayed", "lease_lost", "not_found"]
+    state: Literal["scheduled", "ready", "running", "succeeded", "dead", "cancelled"] | UnsetType = UNSET
+    lease_expires_at: datetime | UnsetType = UNSET
+    deadline_at: datetime | None | UnsetType = UNSET
+    cancel_requested: bool | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
+    presented_version: int | UnsetType = UNSET
+    current_version: int | None | UnsetType = UNSET
+    job_state: str | None | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+
+
+class ManyView(Struct, frozen=True):
+    """One result an item, in the order of the items."""
+
+    results: list[ItemView]
+
+
+class LoopView(Struct, frozen=True):
+    ok: bool
+    last_success_at: datetime | None
+
+
+class ReadyView(Struct, frozen=True):
+    """``failing`` names the parts that are not well; an empty list is ready."""
+
+    ready: bool
+    failing: list[str]
+    loops: dict[str, LoopView]
+
+
+class LiveView(Struct, frozen=True):
+    alive: bool
+
+
+class ProblemMeaningView(Struct, frozen=True):
+    code: str
+    status: int
+    title: str
+    meaning: str
+
+
+class ProblemView(Struct, frozen=True):
+    """RFC 9457; some codes add members of their own."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str

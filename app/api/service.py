@@ -1,0 +1,97 @@
+"""What the routes are given: the verbs, coalesced, and those who wait."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Protocol
+
+from app.api.requests import Limits
+from app.domain.calls import Heartbeat, RenewedLease
+from app.domain.errors import FencepostError, JobNotFound
+from app.domain.job import Job, JobSpec, Token
+from app.operations.coalescer import Coalescer
+from app.operations.context import Context
+from app.operations.finishes import Finishes
+from app.operations.heartbeat import heartbeat_leases, verify_leases
+from app.operations.polls import Polls
+from app.operations.server_clock import ServerClock
+from app.operations.settle import Closing, Completing, Settled, complete_leases, end_leases
+from app.operations.submit import Submitted, submit_jobs
+from app.store.reads import read_jobs
+
+
+class LoopStatus(Protocol):
+    """What readiness asks of a background loop."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_alive(self) -> bool: ...
+    @property
+    def last_success_at(self) -> datetime | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One process's service. ``schema_version`` is the one this code was written for."""
+
+    context: Context
+    limits: Limits
+    polls: Polls
+    finishes: Finishes
+    clock: ServerClock
+    loops: Sequence[LoopStatus]
+    schema_version: str
+    submit: Coalescer[JobSpec, Submitted]
+    heartbeat: Coalescer[Heartbeat, RenewedLease]
+    complete: Coalescer[Completing, Settled]
+    end: Coalescer[Closing, Settled]
+    verify: Coalescer[Token, None]
+    read: Coalescer[str, Job]
+
+    def drain(self) -> None:
+        """Answer everybody who waits, and let nobody wait any more: shutdown has begun."""
+        self.polls.drain()
+        self.finishes.drain()
+
+
+def make_service(
+    context: Context,
+    *,
+    limits: Limits,
+    polls: Polls,
+    finishes: Finishes,
+    clock: ServerClock,
+    loops: Sequence[LoopStatus],
+    schema_version: str,
+    max_coalesced_items: int,
+) -> Service:
+    """Wire the verbs; ``max_coalesced_items`` 1 turns coalescing off (for the benchmark that measures it)."""
+
+    def coalesced(flush: object) -> Coalescer:  # type: ignore[type-arg]  # each use names its types
+        # Without coalescing every call may have a connection of its own, or the comparison is unfair.
+        in_flight = 2 if max_coalesced_items > 1 else 64
+        return Coalescer(flush, max_items=max_coalesced_items, max_in_flight=in_flight)  # type: ignore[arg-type]
+
+    return Service(
+        context=context,
+        limits=limits,
+        polls=polls,
+        finishes=finishes,
+        clock=clock,
+        loops=loops,
+        schema_version=schema_version,
+        submit=coalesced(partial(submit_jobs, context)),
+        heartbeat=coalesced(partial(heartbeat_leases, context)),
+        complete=coalesced(partial(complete_leases, context, with_jobs=True)),
+        end=coalesced(partial(end_leases, context, with_jobs=True)),
+        verify=coalesced(partial(verify_leases, context)),
+        read=coalesced(partial(_read_jobs, context)),
+    )
+
+
+async def _read_jobs(context: Context, job_ids: Sequence[str]) -> list[Job | FencepostError]:
+    async with context.database.one_statement() as conn:
+        jobs = await read_jobs(conn, sorted(set(job_ids)), retention=context.retention)
+    return [jobs.get(job_id) or JobNotFound(job_id) for job_id in job_ids]

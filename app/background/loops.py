@@ -1,0 +1,103 @@
+"""Which passes run, and how often. Every replica runs all of them; they take turns by row locks."""
+
+import random
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from app.background.listener import Listener
+from app.background.loop import Loop
+from app.operations.context import Context
+from app.operations.expire import expire_leases
+from app.operations.finishes import Finishes
+from app.operations.polls import Polls
+from app.operations.server_clock import ServerClock
+from app.operations.upkeep import make_partitions, promote_jobs, prune
+from app.operations.wakeups import Wakeups
+
+# Another replica may schedule a job that is due sooner than all that this one knows of.
+MAX_PROMOTER_PAUSE_SECONDS = 1.0
+PRUNER_PAUSE_SECONDS = 60.0
+# A pass that has just begun, and one after trouble, are still alive.
+SILENCE_SECONDS = 15.0
+
+
+class Loops:
+    """The background of one process, and the ``Signals`` of its verbs."""
+
+    def __init__(self, *, reaper_interval_seconds: float) -> None:
+        self._reaper_interval_seconds = reaper_interval_seconds
+        self.wakeups = Wakeups()
+        self.finishes = Finishes()
+        self.clock = ServerClock()
+        self.loops: list[Loop] = []
+        self._promoter: Loop | None = None
+        self._pruned_at: float | None = None
+
+    def jobs_ready(self, counts: Mapping[str, int]) -> None:
+        self.wakeups.jobs_ready(counts)
+
+    def job_scheduled(self, due_in_seconds: float) -> None:
+        if self._promoter is not None:
+            self._promoter.wake_in(due_in_seconds)
+
+    def jobs_finished(self, job_ids: Iterable[str]) -> None:
+        self.finishes.jobs_finished(job_ids)
+
+    async def start(self, context: Context, polls: Polls, listener: Listener) -> None:
+        """Make the partitions that the first verb will need, then start every loop."""
+        self.wakeups.attach(polls)
+        await make_partitions(context)
+        silence = SILENCE_SECONDS + self._reaper_interval_seconds
+        self._promoter = Loop("promoter", partial(self._promote, context), silence_seconds=SILENCE_SECONDS)
+        self.loops = [
+            Loop("reaper", partial(self._reap, context), silence_seconds=silence),
+            self._promoter,
+            Loop(
+                "pruner",
+                partial(self._prune, context),
+                silence_seconds=PRUNER_PAUSE_SECONDS + SILENCE_SECONDS,
+            ),
+            Loop("fallback", polls.fallback, silence_seconds=SILENCE_SECONDS),
+            Loop("finishes", partial(self.finishes.look, context), silence_seconds=SILENCE_SECONDS),
+            Loop("announcer", self._announce, silence_seconds=SILENCE_SECONDS),
+            # These two wait for what may never come; their silence is no sign.
+            Loop("notifier", partial(self._notify, context), silence_seconds=float("inf")),
+            Loop("listener", listener.run, silence_seconds=float("inf")),
+        ]
+        for loop in self.loops:
+            loop.start()
+
+    async def stop(self) -> None:
+        for loop in self.loops:
+            await loop.stop()
+
+    async def _reap(self, context: Context) -> float:
+        await expire_leases(context)
+        return self._reaper_interval_seconds * random.uniform(0.8, 1.0)
+
+    async def _promote(self, context: Context) -> float:
+        next_due = await promote_jobs(context)
+        self.clock.observe(next_due.now)
+        if next_due.due_in_seconds is None:
+            return MAX_PROMOTER_PAUSE_SECONDS
+        return min(max(next_due.due_in_seconds, 0.0), MAX_PROMOTER_PAUSE_SECONDS)
+
+    async def _prune(self, context: Context) -> float:
+        await make_partitions(context)
+        now = time.monotonic()
+        retention = context.retention
+        look_back = max(retention.finished_seconds, retention.dead_seconds)
+        if self._pruned_at is not None:
+            # Twice the time since the last pass: what another replica finished late is seen too.
+            look_back = min(look_back, retention.idempotency_seconds + 2 * (now - self._pruned_at) + 60)
+        await prune(context, look_back_seconds=look_back)
+        self._pruned_at = now
+        return PRUNER_PAUSE_SECONDS * random.uniform(0.8, 1.0)
+
+    async def _announce(self) -> float:
+        return self.wakeups.announce_all()
+
+    async def _notify(self, context: Context) -> float:
+        await self.wakeups.send(context)
+        return 0.0

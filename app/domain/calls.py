@@ -1,0 +1,64 @@
+"""What callers ask for, as frozen values, validated and with defaults filled in."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from app.domain.job import JobState, Token
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """``seq`` None reports no progress; ``with_checkpoint`` False keeps the stored checkpoint."""
+
+    token: Token
+    extend_seconds: float | None = None
+    seq: int | None = None
+    percent: float | None = None
+    message: str | None = None
+    with_checkpoint: bool = False
+    checkpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RenewedLease:
+    lease_expires_at: datetime
+    deadline_at: datetime | None
+    cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    token: Token
+    result: str | None
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """The identity of a repeatable lease call; ``fingerprint`` stands for the rest of its body."""
+
+    worker_id: str
+    request_id: str
+    fingerprint: bytes
+    lease_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """None keeps what is stored."""
+
+    priority: int | None = None
+    run_at: datetime | None = None
+    max_attempts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """None does not filter. ``created_after`` is inclusive, ``created_before`` exclusive."""
+
+    state: JobState | None = None
+    queue: str | None = None
+    kind: str | None = None
+    parent_id: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None

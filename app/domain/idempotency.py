@@ -1,0 +1,63 @@
+"""Request fingerprints: two requests are one when they mean the same.
+
+Our own members count after validation with defaults filled in, opaque values by member names and
+tokens. What says who asks or how often (the key, trace headers, the parent's lease_version, which a
+second run of a handler has anew) does not count.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from app.domain import json_tree
+from app.domain.job import JobSpec
+
+
+def fingerprint(verb: str, members: Mapping[str, object], *, opaque: Mapping[str, str | None]) -> bytes:
+    """Return 16 bytes that stand for one call; ``opaque`` maps member names to JSON texts.
+
+    ``members`` must be serialisable by the standard library's json; None as a text means null.
+    """
+    own = json.dumps(members, sort_keys=True, separators=(",", ":"))
+    values = [f"{name}={canonical_text(text)}" for name, text in sorted(opaque.items())]
+    return hashlib.blake2b("\n".join([verb, own, *values]).encode(), digest_size=16).digest()
+
+
+def canonical_text(text: str | None) -> str:
+    if text is None or text == "null":
+        return "null"
+    return json_tree.canonical(json_tree.parse(text))
+
+
+def submit_members(spec: JobSpec) -> dict[str, object]:
+    """Return what counts of a job that is asked for, the payload apart."""
+    return {
+        "kind": spec.kind,
+        "queue": spec.queue,
+        "priority": spec.priority,
+        "run_at": instant(spec.run_at),
+        "delay_seconds": spec.delay_seconds,
+        "max_attempts": spec.max_attempts,
+        "backoff": [
+            spec.backoff.type.value,
+            spec.backoff.base_seconds,
+            spec.backoff.factor,
+            spec.backoff.max_seconds,
+            spec.backoff.jitter,
+        ],
+        "max_runtime_seconds": spec.max_runtime_seconds,
+        "progress_timeout_seconds": spec.progress_timeout_seconds,
+        "metadata": spec.metadata,
+        "parent": None if spec.parent is None else spec.parent.job_id,
+    }
+
+
+def submit_fingerprint(spec: JobSpec) -> bytes:
+    """Return the fingerprint that an idempotency key is bound to."""
+    return fingerprint("submit", submit_members(spec), opaque={"payload": spec.payload})
+
+
+def instant(at: datetime | None) -> str | None:
+    """Write a time so that one instant is one text, whatever offset it came with."""
+    return None if at is None else at.astimezone(UTC).isoformat()

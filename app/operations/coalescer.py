@@ -1,0 +1,85 @@
+"""Join single calls that arrive while a statement is in flight into the next one.
+
+No timer and no added wait: an idle service runs each call at once, a busy one runs them by the dozen,
+because they queue up behind the statements in flight. An answer still means committed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from app.domain.errors import FencepostError, Unavailable
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Coalescer(Generic[Item, Answer]):
+    """Runs ``flush`` over what has queued up; one caller's error is never another's.
+
+    ``flush`` answers item by item, in order, refusals as values. When it raises, nothing of that flush
+    was committed: an unavailable database is everybody's answer, anything else is found by running
+    the items one by one.
+    """
+
+    def __init__(
+        self,
+        flush: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | FencepostError]]],
+        *,
+        max_items: int = 500,
+        max_in_flight: int = 2,
+    ) -> None:
+        self._flush = flush
+        self._max_items = max_items
+        self._max_in_flight = max_in_flight
+        self._queue: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._is_starting = False
+
+    async def submit(self, item: Item) -> Answer:
+        """Return the item's answer, or raise its refusal."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+        self._queue.append((item, future))
+        if not self._is_starting and len(self._in_flight) < self._max_in_flight:
+            # On the next turn of the loop, so that calls of one turn share a statement.
+            self._is_starting = True
+            loop.call_soon(self._start)
+        return await future
+
+    def _start(self) -> None:
+        self._is_starting = False
+        while self._queue and len(self._in_flight) < self._max_in_flight:
+            size = min(len(self._queue), self._max_items)
+            task = asyncio.create_task(self._run([self._queue.popleft() for _ in range(size)]))
+            self._in_flight.add(task)
+            task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._in_flight.discard(task)
+        self._start()
+
+    async def _run(self, batch: Sequence[tuple[Item, asyncio.Future[Answer]]]) -> None:
+        try:
+            answers = await self._flush([item for item, _ in batch])
+        except (Unavailable, asyncio.CancelledError):
+            for _, future in batch:
+                _refuse(future, Unavailable("The database does not answer."))
+        except Exception as error:  # noqa: BLE001 - handed on to the one caller whose item it is
+            if len(batch) == 1:
+                _refuse(batch[0][1], error)
+                return
+            for entry in batch:
+                await self._run([entry])
+        else:
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if isinstance(answer, FencepostError):
+                    _refuse(future, answer)
+                elif not future.done():
+                    future.set_result(answer)
+
+
+def _refuse(future: asyncio.Future[Answer], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

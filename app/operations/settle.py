@@ -1,0 +1,181 @@
+"""Complete, fail and release: what a holder says at the end, accepted once, repeatable for ever after.
+
+Each is fenced by (job_id, lease_version). A call that finds its version ended is a repeat when the record
+of that attempt carries the same fingerprint; then it is answered, and nothing changes. Anything else
+is 409 lease_lost, and nothing changes either.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from app.domain.calls import Completion
+from app.domain.errors import FencepostError
+from app.domain.job import Job, JobSpec, JobState, Token
+from app.domain.machine import Ending, decide, is_repeat
+from app.operations.context import Context
+from app.operations.refusals import explain
+from app.operations.rounds import rounds
+from app.operations.submit import announce_inserted
+from app.store import leases, reads, submissions
+from app.store.engine import Connection
+from app.store.leases import EndedLease, Moved
+from app.store.submissions import InsertedJob
+
+
+@dataclass(frozen=True, slots=True)
+class Completing:
+    """``enqueue`` are the follow-up jobs, created with the completion or not at all."""
+
+    completion: Completion
+    enqueue: tuple[JobSpec, ...] = ()
+
+    @property
+    def token(self) -> Token:
+        return self.completion.token
+
+    @property
+    def fingerprint(self) -> bytes:
+        return self.completion.fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """A fail or a release."""
+
+    token: Token
+    ending: Ending
+    fingerprint: bytes
+
+
+R = TypeVar("R", Completing, Closing)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """``job`` is None when the caller did not ask for it; ``is_replay`` True when nothing changed."""
+
+    state: JobState
+    is_replay: bool
+    job: Job | None
+
+
+@dataclass(slots=True)
+class _Effects:
+    """What to tell after the commit."""
+
+    moved: list[Moved] = field(default_factory=list)
+    finished_ids: list[str] = field(default_factory=list)
+    inserted: list[tuple[JobSpec, InsertedJob]] = field(default_factory=list)
+
+    def announce(self, context: Context) -> None:
+        announce_moves(context, self.moved)
+        announce_inserted(context, self.inserted)
+        if self.finished_ids:
+            context.signals.jobs_finished(self.finished_ids)
+
+
+def announce_moves(context: Context, moved: Iterable[Moved]) -> None:
+    """Tell who waits of jobs that went back to ready or scheduled; after the commit."""
+    counts: dict[str, int] = {}
+    waits = []
+    for move in moved:
+        if move.state is JobState.READY:
+            counts[move.queue] = counts.get(move.queue, 0) + 1
+        elif move.due_in_seconds is not None:
+            waits.append(move.due_in_seconds)
+    if counts:
+        context.signals.jobs_ready(counts)
+    if waits:
+        context.signals.job_scheduled(min(waits))
+
+
+async def complete_leases(
+    context: Context, requests: Sequence[Completing], *, with_jobs: bool
+) -> list[Settled | FencepostError]:
+    """Record success under the fence, follow-up jobs with it; each item is answered by itself."""
+    effects = _Effects()
+
+    async def write(conn: Connection, batch: Sequence[Completing]) -> dict[str, JobState]:
+        done = await leases.complete_leases(conn, [request.completion for request in batch])
+        effects.finished_ids += done
+        children = [spec for request in batch if request.token.job_id in done for spec in request.enqueue]
+        if children:
+            # Positions go on from round to round, so that ids within the transaction keep their order.
+            start = len(effects.inserted)
+            rows = await submissions.insert_jobs(
+                conn, [(start + index, spec, None) for index, spec in enumerate(children)]
+            )
+            effects.inserted += [(spec, rows[start + index]) for index, spec in enumerate(children)]
+        return dict.fromkeys(done, JobState.SUCCEEDED)
+
+    answers = await _settle(context, requests, write, with_jobs=with_jobs)
+    effects.announce(context)
+    return answers
+
+
+async def end_leases(
+    context: Context, requests: Sequence[Closing], *, with_jobs: bool
+) -> list[Settled | FencepostError]:
+    """Fail or release under the fence: the machine decides, the store writes."""
+    effects = _Effects()
+
+    async def write(conn: Connection, batch: Sequence[Closing]) -> dict[str, JobState]:
+        locked = await leases.lock_leases(conn, [request.token for request in batch])
+        ended = []
+        for request in batch:
+            lease = locked.get(request.token.job_id)
+            if lease is not None:
+                decision = decide(
+                    request.ending,
+                    attempt=lease.attempt,
+                    max_attempts=lease.max_attempts,
+                    cancel_requested=lease.cancel_requested,
+                    backoff=lease.backoff,
+                    roll=random.random(),
+                )
+                ended.append(EndedLease(request.token, request.ending, decision, request.fingerprint))
+        if ended:
+            effects.moved += await leases.end_leases(conn, ended)
+        effects.finished_ids += [
+            item.token.job_id for item in ended if item.decision.state.is_terminal
+        ]
+        return {item.token.job_id: item.decision.state for item in ended}
+
+    answers = await _settle(context, requests, write, with_jobs=with_jobs)
+    effects.announce(context)
+    return answers
+
+
+async def _settle(
+    context: Context,
+    requests: Sequence[R],
+    write: Callable[[Connection, Sequence[R]], Awaitable[dict[str, JobState]]],
+    *,
+    with_jobs: bool,
+) -> list[Settled | FencepostError]:
+    answers: dict[int, Settled | FencepostError] = {}
+    async with context.database.begin() as conn:
+        for indexes in rounds([request.token.job_id for request in requests]):
+            states = await write(conn, [requests[index] for index in indexes])
+            jobs = {}
+            if with_jobs:
+                jobs = await reads.read_jobs(conn, list(states), retention=context.retention)
+            missing = [requests[i].token for i in indexes if requests[i].token.job_id not in states]
+            explanations = await explain(
+                conn, missing, retention=context.retention, with_payload=with_jobs
+            )
+            for index in indexes:
+                token = requests[index].token
+                if token.job_id in states:
+                    answers[index] = Settled(states[token.job_id], False, jobs.get(token.job_id))
+                    continue
+                known = explanations[token]
+                if known.job is not None and is_repeat(
+                    known.record, fingerprint=requests[index].fingerprint
+                ):
+                    answers[index] = Settled(known.job.state, True, known.job)
+                else:
+                    answers[index] = known.refusal
+    return [answers[index] for index in range(len(requests))]

@@ -1,0 +1,114 @@
+"""Tells parked polls that there is work: here at once, on other replicas through NOTIFY.
+
+NOTIFY serialises commits, so it is sent after the commit, coalesced, and only for queues that some
+replica is known to wait for. Three messages, each from a sender to all others:
+
+    +a b   polls for queues a and b have begun to wait here (said again while they wait)
+    !a b   queues a and b have work
+    ?      who waits for what? (said after listening has begun)
+
+No order of the two events loses a wake-up: either this replica knows of the waiter when its job
+commits, or it learns of it afterwards, remembers that the queue had work lately, and says so then.
+What a crash or a broken connection loses is found by the polls' fallback.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from app.operations.context import Context
+from app.operations.polls import Polls
+from app.store import notifications
+
+# While polls wait they are announced again; who has not been heard of for longer waits no more.
+ANNOUNCE_SECONDS = 5.0
+FORGET_SECONDS = 13.0
+# How long a queue's work is remembered for a waiter that is announced late.
+RECENT_SECONDS = 5.0
+_MAX_RECENT = 10_000
+
+
+class Wakeups:
+    """One per process; ``clock`` is monotonic seconds. Not thread-safe; lives in one event loop."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._sender = secrets.token_hex(4)
+        self._polls: Polls | None = None
+        self._remote: dict[str, float] = {}
+        self._recent: dict[str, float] = {}
+        self._outbox: dict[str, set[str]] = {"+": set(), "!": set()}
+        self._asks = False
+        self._has_mail = asyncio.Event()
+
+    def attach(self, polls: Polls) -> None:
+        """Name the polls that are woken; they and this object know each other."""
+        self._polls = polls
+
+    def jobs_ready(self, counts: Mapping[str, int]) -> None:
+        """Wake polls for new work; after its commit."""
+        now = self._clock()
+        for queue, count in counts.items():
+            if self._polls is not None:
+                self._polls.wake(queue, count)
+            if self._remote.get(queue, 0.0) > now:
+                self._put("!", [queue])
+            else:
+                self._recent[queue] = now
+        if len(self._recent) > _MAX_RECENT:
+            self._recent = {q: at for q, at in self._recent.items() if at > now - RECENT_SECONDS}
+
+    def announce_parked(self, queues: Iterable[str]) -> None:
+        """Tell the other replicas that polls of this one wait for these queues."""
+        self._put("+", queues)
+
+    def announce_all(self) -> float:
+        """Say again what is waited for; return the seconds until that is due again."""
+        if self._polls is not None:
+            self.announce_parked(self._polls.parked_queues())
+        return ANNOUNCE_SECONDS
+
+    def listening(self) -> None:
+        """Catch up after the channel was opened: work may have been announced while nobody listened."""
+        self._asks = True
+        self.announce_all()
+        self._has_mail.set()
+        if self._polls is not None:
+            self._polls.wake_all()
+
+    def receive(self, message: str) -> None:
+        """Take in one message; an unknown one is ignored (a newer replica may have said it)."""
+        sender, _, text = message.partition(" ")
+        if sender == self._sender:
+            return
+        mark, queues = text[:1], text[1:].split()
+        now = self._clock()
+        if mark == "!" and self._polls is not None:
+            for queue in queues:
+                self._polls.wake(queue, None)
+        elif mark == "+":
+            for queue in queues:
+                self._remote[queue] = now + FORGET_SECONDS
+                if self._recent.pop(queue, 0.0) > now - RECENT_SECONDS:
+                    self._put("!", [queue])
+        elif mark == "?":
+            self.announce_all()
+
+    def _put(self, mark: str, queues: Iterable[str]) -> None:
+        self._outbox[mark].update(queues)
+        if self._outbox[mark]:
+            self._has_mail.set()
+
+    async def send(self, context: Context) -> None:
+        """Wait for mail, then send all of it in one statement; what fails to be sent is dropped."""
+        await self._has_mail.wait()
+        self._has_mail.clear()
+        messages = [f"{self._sender} ?"] if self._asks else []
+        self._asks = False
+        for mark, queues in self._outbox.items():
+            messages += notifications.split(f"{self._sender} {mark}", sorted(queues))
+            queues.clear()
+        if messages:
+            async with context.database.one_statement() as conn:
+                await notifications.notify(conn, messages)

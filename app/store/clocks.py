@@ -1,0 +1,25 @@
+"""Leases whose clock ran out: the reaper's read."""
+
+from app.store.engine import Connection, fetch, sql
+from app.store.leases import LockedLease, locked_leases
+
+# No index on the clocks: that would make every heartbeat a cold update, and the table holds only what
+# runs now. SKIP LOCKED: a holder that is just settling or beating has the word. LEAST ignores nulls.
+LOCK_RUN_OUT_LEASES = sql("""
+SELECT l.job_id, l.lease_version, l.attempt, l.cancel_requested, l.expires_at, l.stalls_at, l.deadline_at,
+       j.max_attempts, j.backoff, l.queue, now() AS now
+FROM fencepost.leases l
+JOIN fencepost.jobs j ON j.job_id = l.job_id
+WHERE least(l.expires_at, l.stalls_at, l.deadline_at) <= now()
+ORDER BY l.job_id
+LIMIT :max_leases
+FOR UPDATE OF l SKIP LOCKED
+""")
+
+
+async def lock_run_out_leases(conn: Connection, *, max_leases: int) -> list[LockedLease]:
+    """Lock leases of which a clock has run out and which nobody else holds a lock on.
+
+    The lock re-checks the clocks, so a heartbeat that committed in between keeps its lease.
+    """
+    return locked_leases(await fetch(conn, LOCK_RUN_OUT_LEASES, {"max_leases": max_leases}))

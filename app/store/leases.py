@@ -1,0 +1,468 @@
+"""Lease, heartbeat, complete, and the one way an attempt ends otherwise.
+
+    lease_jobs       ready  -> leases    the only place where lease_version grows by a grant
+    heartbeat_leases leases -> leases    the only hot update
+    complete_leases  leases -> finished  always wins under the held version
+    lock_leases      read what a decision needs, row locks held until commit
+    end_leases       leases -> ready, scheduled or finished, as domain.machine decided
+
+Every write to a lease has ``job_id AND lease_version`` in its WHERE, and the rows that come back are
+the answer: what is missing was not held. Locks are taken in the order of job_id.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import Row
+
+from app.domain.calls import Completion, Heartbeat, RenewedLease
+from app.domain.job import Backoff, JobState, LeasedJob, Parent, Token
+from app.domain.machine import Decision, Ending
+from app.store.engine import Connection, Rows, fetch, sql
+
+# Each queue's rows are locked once, in claim order, and shared out by row number: a statement that
+# locked a row for one poll would lock it again for the next, since its own locks do not stop it.
+# The DELETE goes by ctid: the row is locked, so it cannot move, and no index is read twice.
+LEASE_JOBS = sql("""
+WITH demand AS (
+    SELECT * FROM unnest(
+        CAST(:polls AS integer[]), CAST(:queues AS text[]), CAST(:firsts AS integer[]),
+        CAST(:lasts AS integer[]), CAST(:worker_ids AS text[]), CAST(:lease_seconds AS double precision[])
+    ) AS d (poll, queue, first, last, worker_id, lease_seconds)
+), wanted AS (
+    SELECT queue, max(last) AS job_count FROM demand GROUP BY queue
+), picked AS MATERIALIZED (
+    SELECT r.*, row_number() OVER (PARTITION BY w.queue ORDER BY r.priority, r.run_at, r.job_id) AS place
+    FROM wanted w
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS row_at, r.*
+        FROM fencepost.ready r
+        WHERE r.queue = w.queue
+        ORDER BY r.priority, r.run_at, r.job_id
+        LIMIT w.job_count
+        FOR UPDATE SKIP LOCKED
+    ) r
+), taken AS (
+    DELETE FROM fencepost.ready WHERE ctid = ANY (ARRAY(SELECT row_at FROM picked))
+), granted AS (
+    INSERT INTO fencepost.leases (
+        job_id, lease_version, granted_at, expires_at, stalls_at, deadline_at, run_at, lease_seconds,
+        progress_timeout_seconds, attempt, priority, queue, worker_id, checkpoint, error, previous
+    )
+    SELECT p.job_id,
+           p.lease_version + 1,
+           now(),
+           least(now() + make_interval(secs => d.lease_seconds),
+                 now() + make_interval(secs => j.max_runtime_seconds)),
+           now() + make_interval(secs => j.progress_timeout_seconds),
+           now() + make_interval(secs => j.max_runtime_seconds),
+           p.run_at, d.lease_seconds, j.progress_timeout_seconds, p.attempt + 1, p.priority, p.queue,
+           d.worker_id, p.checkpoint, p.error, p.previous
+    FROM picked p
+    JOIN demand d ON d.queue = p.queue AND p.place BETWEEN d.first AND d.last
+    JOIN fencepost.jobs j ON j.job_id = p.job_id
+    RETURNING job_id, lease_version, expires_at, deadline_at, attempt, lease_seconds
+)
+SELECT d.poll, g.lease_version, g.job_id, p.queue, j.kind, j.payload, j.metadata, p.priority,
+       g.attempt, j.max_attempts, g.expires_at, g.lease_seconds, g.deadline_at, p.checkpoint, p.previous,
+       j.created_at, p.run_at, j.traceparent, j.tracestate, j.parent_job_id, j.parent_lease_version
+FROM granted g
+JOIN picked p ON p.job_id = g.job_id
+JOIN demand d ON d.queue = p.queue AND p.place BETWEEN d.first AND d.last
+JOIN fencepost.jobs j ON j.job_id = g.job_id
+ORDER BY d.poll, p.priority, p.run_at, p.job_id
+""")
+
+# How a poll of several queues spreads over them: by priority, then due time, over all of them.
+# Nothing is locked here, so a rival may take what was counted; LEASE_JOBS then takes the next rows.
+SHARE_QUEUES = sql("""
+SELECT p.poll, best.queue, CAST(count(*) AS integer) AS job_count
+FROM unnest(CAST(:polls AS integer[]), CAST(:max_jobs AS integer[])) AS p (poll, max_jobs)
+CROSS JOIN LATERAL (
+    SELECT head.queue
+    FROM unnest(CAST(:pair_polls AS integer[]), CAST(:pair_queues AS text[])) AS q (poll, queue)
+    CROSS JOIN LATERAL (
+        SELECT r.queue, r.priority, r.run_at, r.job_id
+        FROM fencepost.ready r
+        WHERE r.queue = q.queue
+        ORDER BY r.priority, r.run_at, r.job_id
+        LIMIT p.max_jobs
+    ) head
+    WHERE q.poll = p.poll
+    ORDER BY head.priority, head.run_at, head.job_id
+    LIMIT p.max_jobs
+) best
+GROUP BY p.poll, best.queue
+""")
+
+# A lower seq than before leaves the whole progress as it is; only a higher one restarts the clock.
+HEARTBEAT_LEASES = sql("""
+WITH input AS (
+    SELECT * FROM unnest(
+        CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[]),
+        CAST(:extend_seconds AS double precision[]), CAST(:seqs AS bigint[]),
+        CAST(:percents AS double precision[]), CAST(:messages AS text[]),
+        CAST(:with_checkpoints AS boolean[]), CAST(:checkpoints AS text[])
+    ) AS i (job_id, lease_version, extend_seconds, seq, percent, message, with_checkpoint, checkpoint)
+), held AS MATERIALIZED (
+    SELECT l.job_id, l.lease_version
+    FROM fencepost.leases l
+    JOIN input i ON l.job_id = i.job_id AND l.lease_version = i.lease_version
+    ORDER BY l.job_id
+    FOR NO KEY UPDATE OF l
+)
+UPDATE fencepost.leases l
+SET expires_at = least(now() + make_interval(secs => COALESCE(i.extend_seconds, l.lease_seconds)),
+                       l.deadline_at),
+    stalls_at = CASE WHEN i.seq > COALESCE(l.progress_seq, -1)
+                     THEN now() + make_interval(secs => l.progress_timeout_seconds)
+                     ELSE l.stalls_at END,
+    progress_percent = CASE WHEN i.seq >= COALESCE(l.progress_seq, -1) THEN i.percent
+                            ELSE l.progress_percent END,
+    progress_message = CASE WHEN i.seq >= COALESCE(l.progress_seq, -1) THEN i.message
+                            ELSE l.progress_message END,
+    progress_seq = greatest(i.seq, l.progress_seq),
+    checkpoint = CASE WHEN i.with_checkpoint THEN CAST(i.checkpoint AS json) ELSE l.checkpoint END,
+    is_touched = true
+FROM held, input i
+WHERE l.job_id = held.job_id AND l.lease_version = held.lease_version
+  AND i.job_id = held.job_id AND i.lease_version = held.lease_version
+RETURNING l.job_id, l.expires_at, l.deadline_at, l.cancel_requested
+""")
+
+COMPLETE_LEASES = sql("""
+WITH input AS (
+    SELECT * FROM unnest(
+        CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[]),
+        CAST(:results AS text[]), CAST(:fingerprints AS bytea[])
+    ) AS i (job_id, lease_version, result, fingerprint)
+), held AS MATERIALIZED (
+    SELECT l.job_id, l.lease_version
+    FROM fencepost.leases l
+    JOIN input i ON l.job_id = i.job_id AND l.lease_version = i.lease_version
+    ORDER BY l.job_id
+    FOR UPDATE OF l
+), ended AS (
+    DELETE FROM fencepost.leases l
+    USING held
+    WHERE l.job_id = held.job_id AND l.lease_version = held.lease_version
+    RETURNING l.*
+), done AS (
+    DELETE FROM fencepost.jobs j USING held WHERE j.job_id = held.job_id RETURNING j.*
+)
+INSERT INTO fencepost.finished (
+    job_id, created_at, run_at, granted_at, finished_at, lease_version, max_runtime_seconds,
+    progress_timeout_seconds, parent_job_id, parent_lease_version, attempt, max_attempts, priority, state,
+    queue, kind, worker_id, payload, metadata, backoff, result, error, checkpoint, previous, traceparent,
+    tracestate, caller, idempotency_key, fingerprint
+)
+SELECT d.job_id, d.created_at, e.run_at, e.granted_at, now(), e.lease_version, d.max_runtime_seconds,
+       d.progress_timeout_seconds, d.parent_job_id, d.parent_lease_version, e.attempt, d.max_attempts,
+       e.priority, 'succeeded', d.queue, d.kind, e.worker_id, d.payload, d.metadata, d.backoff,
+       CAST(i.result AS json), e.error, e.checkpoint, e.previous, d.traceparent, d.tracestate, d.caller,
+       d.idempotency_key, i.fingerprint
+FROM done d
+JOIN ended e ON e.job_id = d.job_id
+JOIN input i ON i.job_id = d.job_id AND i.lease_version = e.lease_version
+RETURNING job_id
+""")
+
+LOCK_LEASES = sql("""
+SELECT l.job_id, l.lease_version, l.attempt, l.cancel_requested, l.expires_at, l.stalls_at, l.deadline_at,
+       j.max_attempts, j.backoff, l.queue, now() AS now
+FROM fencepost.leases l
+JOIN unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i (job_id, lease_version)
+  ON l.job_id = i.job_id AND l.lease_version = i.lease_version
+JOIN fencepost.jobs j ON j.job_id = l.job_id
+ORDER BY l.job_id
+FOR UPDATE OF l
+""")
+
+# The last error of a job is kept through releases. A cancel's reason is the error of a job that is
+# cancelled by it, unless the attempt itself ended with one.
+END_LEASES = sql("""
+WITH input AS (
+    SELECT * FROM unnest(
+        CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[]), CAST(:states AS text[]),
+        CAST(:attempts AS integer[]), CAST(:delays AS double precision[]), CAST(:outcomes AS text[]),
+        CAST(:errors AS text[]), CAST(:fingerprints AS bytea[]), CAST(:version_steps AS integer[])
+    ) AS i (job_id, lease_version, state, attempt_after, delay_seconds, outcome, ending_error, fingerprint,
+            version_step)
+), ended AS MATERIALIZED (
+    DELETE FROM fencepost.leases l
+    USING input i
+    WHERE l.job_id = i.job_id AND l.lease_version = i.lease_version
+    RETURNING l.*, i.state, i.attempt_after, i.outcome, i.fingerprint, i.version_step,
+              CAST(i.ending_error AS json) AS ending_error,
+              now() + make_interval(secs => i.delay_seconds) AS delayed_to,
+              i.delay_seconds
+), after AS MATERIALIZED (
+    SELECT e.job_id, e.lease_version + e.version_step AS next_version, e.attempt_after, e.priority, e.queue,
+           e.checkpoint, e.state, e.granted_at, e.worker_id, e.fingerprint,
+           COALESCE(e.delayed_to, e.run_at) AS run_at,
+           COALESCE(
+               CASE WHEN e.outcome <> 'released' THEN e.ending_error END,
+               CASE WHEN e.state = 'cancelled' AND e.cancel_reason IS NOT NULL
+                    THEN json_build_object('type', 'cancelled', 'message', e.cancel_reason, 'details', NULL) END,
+               e.error
+           ) AS error,
+           json_build_object('attempt', e.attempt, 'outcome', e.outcome, 'error', e.ending_error) AS previous
+    FROM ended e
+), recorded AS (
+    INSERT INTO fencepost.attempts (
+        job_id, lease_version, granted_at, ended_at, attempt, outcome, worker_id, error, fingerprint
+    )
+    SELECT job_id, lease_version, granted_at, now(), attempt, outcome, worker_id, ending_error, fingerprint
+    FROM ended
+), to_ready AS (
+    INSERT INTO fencepost.ready (
+        job_id, run_at, lease_version, attempt, priority, queue, checkpoint, error, previous
+    )
+    SELECT job_id, run_at, next_version, attempt_after, priority, queue, checkpoint, error, previous
+    FROM after WHERE state = 'ready'
+), to_scheduled AS (
+    INSERT INTO fencepost.scheduled (
+        job_id, run_at, lease_version, attempt, priority, queue, checkpoint, error, previous
+    )
+    SELECT job_id, run_at, next_version, attempt_after, priority, queue, checkpoint, error, previous
+    FROM after WHERE state = 'scheduled'
+), buried AS (
+    DELETE FROM fencepost.jobs j
+    USING after a
+    WHERE j.job_id = a.job_id AND a.state IN ('dead', 'cancelled')
+    RETURNING j.*
+), to_finished AS (
+    INSERT INTO fencepost.finished (
+        job_id, created_at, run_at, granted_at, finished_at, lease_version, max_runtime_seconds,
+        progress_timeout_seconds, parent_job_id, parent_lease_version, attempt, max_attempts, priority,
+        state, queue, kind, worker_id, payload, metadata, backoff, error, checkpoint, previous,
+        traceparent, tracestate, caller, idempotency_key
+    )
+    SELECT b.job_id, b.created_at, a.run_at, a.granted_at, now(), a.next_version, b.max_runtime_seconds,
+           b.progress_timeout_seconds, b.parent_job_id, b.parent_lease_version, a.attempt_after,
+           b.max_attempts, a.priority, a.state, b.queue, b.kind, a.worker_id, b.payload, b.metadata,
+           b.backoff, a.error, a.checkpoint, a.previous, b.traceparent, b.tracestate, b.caller,
+           b.idempotency_key
+    FROM buried b JOIN after a ON a.job_id = b.job_id
+)
+SELECT job_id, queue, state, delay_seconds FROM ended
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Rows ``first`` to ``last`` (from 1) of a queue's order go to the poll with this number."""
+
+    poll: int
+    queue: str
+    first: int
+    last: int
+    worker_id: str
+    lease_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LockedLease:
+    """What domain.machine needs to know of a running job; ``now`` is the transaction's."""
+
+    token: Token
+    attempt: int
+    max_attempts: int
+    cancel_requested: bool
+    backoff: Backoff
+    queue: str
+    now: datetime
+    expires_at: datetime
+    stalls_at: datetime | None
+    deadline_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLease:
+    """One decision to be written. ``version_step`` is 1 for a forced cancel, else 0."""
+
+    token: Token
+    ending: Ending
+    decision: Decision
+    fingerprint: bytes | None = None
+    version_step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Where a job went; ``due_in_seconds`` is None unless it was scheduled."""
+
+    queue: str
+    state: JobState
+    due_in_seconds: float | None
+
+
+async def share_queues(
+    conn: Connection, polls: Sequence[tuple[int, int, Sequence[str]]]
+) -> list[tuple[int, str, int]]:
+    """Spread polls (number, max_jobs, queues) over their queues; return (number, queue, job count)."""
+    pairs = [(number, queue) for number, _, queues in polls for queue in queues]
+    rows = await fetch(
+        conn,
+        SHARE_QUEUES,
+        {
+            "polls": [number for number, _, _ in polls],
+            "max_jobs": [max_jobs for _, max_jobs, _ in polls],
+            "pair_polls": [number for number, _ in pairs],
+            "pair_queues": [queue for _, queue in pairs],
+        },
+    )
+    return [(row.poll, row.queue, row.job_count) for row in rows]
+
+
+async def lease_jobs(conn: Connection, demands: Sequence[Demand]) -> list[tuple[int, LeasedJob]]:
+    """Grant ready jobs; return (poll, leased job), each poll's in claim order.
+
+    Never waits: rows that a rival holds are passed over. The ranges of one queue must not overlap.
+    """
+    rows = await fetch(
+        conn,
+        LEASE_JOBS,
+        {
+            "polls": [demand.poll for demand in demands],
+            "queues": [demand.queue for demand in demands],
+            "firsts": [demand.first for demand in demands],
+            "lasts": [demand.last for demand in demands],
+            "worker_ids": [demand.worker_id for demand in demands],
+            "lease_seconds": [demand.lease_seconds for demand in demands],
+        },
+    )
+    return [(row.poll, leased_job(row)) for row in rows]
+
+
+def leased_job(row: Row[Any]) -> LeasedJob:
+    return LeasedJob(
+        lease_version=row.lease_version,
+        id=row.job_id,
+        queue=row.queue,
+        kind=row.kind,
+        payload=row.payload,
+        metadata=row.metadata,
+        priority=row.priority,
+        attempt=row.attempt,
+        max_attempts=row.max_attempts,
+        lease_expires_at=row.expires_at,
+        lease_seconds=row.lease_seconds,
+        deadline_at=row.deadline_at,
+        checkpoint=row.checkpoint,
+        previous=row.previous,
+        created_at=row.created_at,
+        run_at=row.run_at,
+        traceparent=row.traceparent,
+        tracestate=row.tracestate,
+        parent=parent_of(row.parent_job_id, row.parent_lease_version),
+    )
+
+
+def parent_of(job_id: str | None, lease_version: int | None) -> Parent | None:
+    if job_id is None or lease_version is None:
+        return None
+    return Parent(job_id, lease_version)
+
+
+def backoff_of(text: str | None) -> Backoff:
+    return Backoff() if text is None else msgspec.json.decode(text, type=Backoff)
+
+
+async def heartbeat_leases(conn: Connection, beats: Sequence[Heartbeat]) -> dict[str, RenewedLease]:
+    """Extend the leases that are held, by job_id; a job that is missing from the answer is not.
+
+    A job may stand only once. An expiry never passes the deadline.
+    """
+    rows = await fetch(
+        conn,
+        HEARTBEAT_LEASES,
+        {
+            "job_ids": [beat.token.job_id for beat in beats],
+            "lease_versions": [beat.token.lease_version for beat in beats],
+            "extend_seconds": [beat.extend_seconds for beat in beats],
+            "seqs": [beat.seq for beat in beats],
+            "percents": [beat.percent for beat in beats],
+            "messages": [beat.message for beat in beats],
+            "with_checkpoints": [beat.with_checkpoint for beat in beats],
+            "checkpoints": [beat.checkpoint for beat in beats],
+        },
+    )
+    return {row.job_id: RenewedLease(row.expires_at, row.deadline_at, row.cancel_requested) for row in rows}
+
+
+async def complete_leases(conn: Connection, completions: Sequence[Completion]) -> set[str]:
+    """Record success of the jobs whose callers still hold their leases; return their ids.
+
+    A job may stand only once. lease_version is the fencing token that lease_jobs handed out; a job that
+    is missing from the answer is not running under it, and nothing of it was changed.
+    """
+    rows = await fetch(
+        conn,
+        COMPLETE_LEASES,
+        {
+            "job_ids": [item.token.job_id for item in completions],
+            "lease_versions": [item.token.lease_version for item in completions],
+            "results": [item.result for item in completions],
+            "fingerprints": [item.fingerprint for item in completions],
+        },
+    )
+    return {row.job_id for row in rows}
+
+
+async def lock_leases(conn: Connection, tokens: Sequence[Token]) -> dict[str, LockedLease]:
+    """Lock the leases that are held until the transaction ends; return what is known of them by job_id."""
+    rows = await fetch(
+        conn,
+        LOCK_LEASES,
+        {"job_ids": [t.job_id for t in tokens], "lease_versions": [t.lease_version for t in tokens]},
+    )
+    return {lease.token.job_id: lease for lease in locked_leases(rows)}
+
+
+def locked_leases(rows: Rows) -> list[LockedLease]:
+    return [
+        LockedLease(
+            token=Token(row.job_id, row.lease_version),
+            attempt=row.attempt,
+            max_attempts=row.max_attempts,
+            cancel_requested=row.cancel_requested,
+            backoff=backoff_of(row.backoff),
+            queue=row.queue,
+            now=row.now,
+            expires_at=row.expires_at,
+            stalls_at=row.stalls_at,
+            deadline_at=row.deadline_at,
+        )
+        for row in rows
+    ]
+
+
+async def end_leases(conn: Connection, ended: Sequence[EndedLease]) -> list[Moved]:
+    """Write what was decided for leases that this transaction has locked."""
+    rows = await fetch(
+        conn,
+        END_LEASES,
+        {
+            "job_ids": [item.token.job_id for item in ended],
+            "lease_versions": [item.token.lease_version for item in ended],
+            "states": [item.decision.state.value for item in ended],
+            "attempts": [item.decision.attempt for item in ended],
+            "delays": [item.decision.delay_seconds for item in ended],
+            "outcomes": [item.ending.outcome.value for item in ended],
+            "errors": [item.ending.error for item in ended],
+            "fingerprints": [item.fingerprint for item in ended],
+            "version_steps": [item.version_step for item in ended],
+        },
+    )
+    return [
+        Moved(
+            row.queue,
+            JobState(row.state),
+            row.delay_seconds if row.state == JobState.SCHEDULED else None,
+        )
+        for row in rows
+    ]

@@ -1,0 +1,253 @@
+"""Insert jobs, and claim the idempotency keys they came with.
+
+    lock_parents   the leases under which children are created; held until commit
+    claim_keys     insert what is new; a concurrent twin waits here for the first one's commit
+    read_keys      what a key that is taken belongs to
+    forget_keys    drop keys whose time is over
+    insert_jobs    jobs, and ready or scheduled, in one statement
+
+Ids are UUIDv7 of the transaction's now() plus the job's position in microseconds: within one
+transaction the order of positions is the order of ids and of created_at.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from app.domain.job import Backoff, JobSpec, Token
+from app.domain.retention import Retention
+from app.store.engine import Connection, fetch, sql
+
+_DEFAULT_BACKOFF = Backoff()
+
+# KEY SHARE: a heartbeat may pass, the end of the lease (a DELETE) may not.
+LOCK_PARENTS = sql("""
+SELECT l.job_id, l.lease_version
+FROM fencepost.leases l
+JOIN unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS held (job_id, lease_version)
+  ON l.job_id = held.job_id AND l.lease_version = held.lease_version
+ORDER BY l.job_id
+FOR KEY SHARE OF l
+""")
+
+# Sorted, so that two batches with the same keys in opposite order wait for each other, and never both.
+CLAIM_KEYS = sql("""
+INSERT INTO fencepost.idempotency_keys (caller, key, fingerprint, job_id)
+SELECT i.caller, i.key, i.fingerprint,
+       fencepost.new_job_id(now() + i.position * interval '1 microsecond')
+FROM unnest(
+    CAST(:positions AS integer[]), CAST(:callers AS text[]), CAST(:keys AS text[]),
+    CAST(:fingerprints AS bytea[])
+) AS i (position, caller, key, fingerprint)
+ORDER BY i.caller, i.key
+ON CONFLICT DO NOTHING
+RETURNING caller, key, job_id
+""")
+
+# A separate statement: within CLAIM_KEYS a key that a twin has just committed is not visible.
+READ_KEYS = sql("""
+SELECT k.caller, k.key, k.fingerprint, k.job_id,
+       EXISTS (SELECT FROM fencepost.jobs j WHERE j.job_id = k.job_id)
+       OR EXISTS (
+           SELECT FROM fencepost.finished f
+           WHERE f.job_id = k.job_id
+             AND f.finished_at > now() - make_interval(secs => least(
+                 :idempotency_seconds,
+                 CASE f.state WHEN 'dead' THEN CAST(:dead_seconds AS double precision)
+                              ELSE CAST(:finished_seconds AS double precision) END))
+       ) AS is_kept
+FROM fencepost.idempotency_keys k
+JOIN unnest(CAST(:callers AS text[]), CAST(:keys AS text[])) AS i (caller, key)
+  ON k.caller = i.caller AND k.key = i.key
+""")
+
+FORGET_KEYS = sql("""
+DELETE FROM fencepost.idempotency_keys k
+USING unnest(CAST(:callers AS text[]), CAST(:keys AS text[]), CAST(:job_ids AS uuid[]))
+   AS i (caller, key, job_id)
+WHERE k.caller = i.caller AND k.key = i.key AND k.job_id = i.job_id
+""")
+
+INSERT_JOBS = sql("""
+WITH input AS MATERIALIZED (
+    SELECT i.*,
+           COALESCE(i.given_id, fencepost.new_job_id(now() + i.position * interval '1 microsecond')) AS job_id,
+           now() + i.position * interval '1 microsecond' AS created_at,
+           COALESCE(
+               i.asked_at,
+               now() + i.position * interval '1 microsecond'
+                     + make_interval(secs => COALESCE(i.delay_seconds, 0))
+           ) AS run_at,
+           COALESCE(i.asked_at <= now(), COALESCE(i.delay_seconds, 0) = 0) AS is_due
+    FROM unnest(
+        CAST(:positions AS integer[]), CAST(:given_ids AS uuid[]), CAST(:queues AS text[]),
+        CAST(:kinds AS text[]), CAST(:priorities AS smallint[]), CAST(:payloads AS text[]),
+        CAST(:metadatas AS text[]), CAST(:asked_ats AS timestamptz[]),
+        CAST(:delays AS double precision[]), CAST(:max_attempts AS integer[]), CAST(:backoffs AS text[]),
+        CAST(:max_runtimes AS double precision[]), CAST(:progress_timeouts AS double precision[]),
+        CAST(:parent_job_ids AS uuid[]), CAST(:parent_lease_versions AS bigint[]),
+        CAST(:traceparents AS text[]), CAST(:tracestates AS text[]),
+        CAST(:callers AS text[]), CAST(:idempotency_keys AS text[])
+    ) AS i (
+        position, given_id, queue, kind, priority, payload, metadata, asked_at, delay_seconds,
+        max_attempts, backoff, max_runtime_seconds, progress_timeout_seconds, parent_job_id,
+        parent_lease_version, traceparent, tracestate, caller, idempotency_key
+    )
+), new_jobs AS (
+    INSERT INTO fencepost.jobs (
+        job_id, created_at, max_runtime_seconds, progress_timeout_seconds, parent_job_id,
+        parent_lease_version, max_attempts, priority, queue, kind, payload, metadata, backoff,
+        traceparent, tracestate, caller, idempotency_key
+    )
+    SELECT job_id, created_at, max_runtime_seconds, progress_timeout_seconds, parent_job_id,
+           parent_lease_version, max_attempts, priority, queue, kind, CAST(payload AS json),
+           CAST(metadata AS json), CAST(backoff AS json), traceparent, tracestate, caller, idempotency_key
+    FROM input
+), new_ready AS (
+    INSERT INTO fencepost.ready (job_id, run_at, lease_version, attempt, priority, queue)
+    SELECT job_id, run_at, 0, 0, priority, queue FROM input WHERE is_due
+), new_scheduled AS (
+    INSERT INTO fencepost.scheduled (job_id, run_at, lease_version, attempt, priority, queue)
+    SELECT job_id, run_at, 0, 0, priority, queue FROM input WHERE NOT is_due
+)
+SELECT position, job_id, created_at, run_at, is_due,
+       CAST(extract(epoch FROM run_at - now()) AS double precision) AS due_in_seconds
+FROM input
+ORDER BY position
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class InsertedJob:
+    """``due_in_seconds`` counts from the transaction's now(); it is what the promoter must wait."""
+
+    job_id: str
+    created_at: datetime
+    run_at: datetime
+    is_due: bool
+    due_in_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakenKey:
+    """What a key belongs to; ``is_kept`` is False when its time is over and it may be forgotten."""
+
+    fingerprint: bytes
+    job_id: str
+    is_kept: bool
+
+
+async def lock_parents(conn: Connection, tokens: Sequence[Token]) -> set[Token]:
+    """Return which of the tokens are held, and keep them held until the transaction ends.
+
+    Waits for a rival that is ending one of them; whichever commits first decides.
+    """
+    wanted = sorted(set(tokens), key=lambda token: token.job_id)
+    rows = await fetch(
+        conn,
+        LOCK_PARENTS,
+        {"job_ids": [t.job_id for t in wanted], "lease_versions": [t.lease_version for t in wanted]},
+    )
+    return {Token(row.job_id, row.lease_version) for row in rows}
+
+
+async def claim_keys(conn: Connection, specs: Sequence[tuple[int, JobSpec]]) -> dict[tuple[str, str], str]:
+    """Insert the keys of (position, spec) pairs; return the new job's id for each that was free.
+
+    Each (caller, key) may stand only once. A key that is missing from the answer is taken: by a
+    committed twin, or by an old job.
+    """
+    rows = await fetch(
+        conn,
+        CLAIM_KEYS,
+        {
+            "positions": [position for position, _ in specs],
+            "callers": [spec.caller for _, spec in specs],
+            "keys": [spec.idempotency_key for _, spec in specs],
+            "fingerprints": [spec.fingerprint for _, spec in specs],
+        },
+    )
+    return {(row.caller, row.key): row.job_id for row in rows}
+
+
+async def read_keys(
+    conn: Connection, keys: Sequence[tuple[str, str]], *, retention: Retention
+) -> dict[tuple[str, str], TakenKey]:
+    """Return what (caller, key) pairs belong to; a pair that is missing is free."""
+    rows = await fetch(
+        conn,
+        READ_KEYS,
+        {
+            "callers": [caller for caller, _ in keys],
+            "keys": [key for _, key in keys],
+            "idempotency_seconds": retention.idempotency_seconds,
+            "finished_seconds": retention.finished_seconds,
+            "dead_seconds": retention.dead_seconds,
+        },
+    )
+    return {
+        (row.caller, row.key): TakenKey(bytes(row.fingerprint), row.job_id, row.is_kept) for row in rows
+    }
+
+
+async def forget_keys(conn: Connection, keys: dict[tuple[str, str], TakenKey]) -> None:
+    """Drop keys whose time is over; one that was taken anew meanwhile stays."""
+    ordered = sorted(keys)
+    await conn.execute(
+        FORGET_KEYS,
+        {
+            "callers": [caller for caller, _ in ordered],
+            "keys": [key for _, key in ordered],
+            "job_ids": [keys[pair].job_id for pair in ordered],
+        },
+    )
+
+
+async def insert_jobs(
+    conn: Connection, specs: Sequence[tuple[int, JobSpec, str | None]]
+) -> dict[int, InsertedJob]:
+    """Insert (position, spec, id of a claimed key or None); return what the database made of each.
+
+    Positions are unique within the transaction, from 0 up to some thousands.
+    """
+    jobs = [spec for _, spec, _ in specs]
+    rows = await fetch(
+        conn,
+        INSERT_JOBS,
+        {
+            "positions": [position for position, _, _ in specs],
+            "given_ids": [given_id for _, _, given_id in specs],
+            "queues": [job.queue for job in jobs],
+            "kinds": [job.kind for job in jobs],
+            "priorities": [job.priority for job in jobs],
+            "payloads": [job.payload for job in jobs],
+            "metadatas": [metadata_text(job.metadata) for job in jobs],
+            "asked_ats": [job.run_at for job in jobs],
+            "delays": [job.delay_seconds for job in jobs],
+            "max_attempts": [job.max_attempts for job in jobs],
+            "backoffs": [_backoff_text(job.backoff) for job in jobs],
+            "max_runtimes": [job.max_runtime_seconds for job in jobs],
+            "progress_timeouts": [job.progress_timeout_seconds for job in jobs],
+            "parent_job_ids": [job.parent and job.parent.job_id for job in jobs],
+            "parent_lease_versions": [job.parent and job.parent.lease_version for job in jobs],
+            "traceparents": [job.traceparent for job in jobs],
+            "tracestates": [job.tracestate for job in jobs],
+            "callers": [job.caller if job.idempotency_key else None for job in jobs],
+            "idempotency_keys": [job.idempotency_key for job in jobs],
+        },
+    )
+    return {
+        row.position: InsertedJob(row.job_id, row.created_at, row.run_at, row.is_due, row.due_in_seconds)
+        for row in rows
+    }
+
+
+def metadata_text(metadata: dict[str, str]) -> str | None:
+    """Return JSON text, None for the empty object."""
+    return msgspec.json.encode(metadata).decode() if metadata else None
+
+
+def _backoff_text(backoff: Backoff) -> str | None:
+    return None if backoff == _DEFAULT_BACKOFF else msgspec.json.encode(backoff).decode()
