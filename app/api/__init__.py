@@ -1,17 +1,17 @@
 """HTTP words, and only here.
 
-    service     what the routes are given: coalescers, polls, settings
-    routing     one declaration a route: checks, limits, OpenAPI
-    bodies      a body's bytes, bounded, as strict JSON
-    parameters  query strings and headers, strict
-    schemas     what a request may say (msgspec; the source of the OpenAPI document too)
-    requests    schemas -> domain
-    views       domain -> answers
-    jobs        produce and operate: /v1/jobs
-    leases      work: /v1/leases
-    holders     heartbeat, complete, fail, release, verify; one and many
-    health      livez, readyz
-    problems    every refusal as application/problem+json
-    middleware  request ids, and the handler of last resort
-    openapi     the document
+service     what the routes are given: coalescers, polls, settings
+routing     one declaration a route: checks, limits, OpenAPI
+bodies      a body's bytes, bounded, as strict JSON
+parameters  query strings and headers, strict
+schemas     what a request may say (msgspec; the source of the OpenAPI document too)
+requests    schemas -> domain
+views       domain -> answers
+jobs        produce and operate: /v1/jobs
+leases      work: /v1/leases
+holders     heartbeat, complete, fail, release, verify; one and many
+health      livez, readyz
+problems    every refusal as application/problem+json
+middleware  request ids, and the handler of last resort
+openapi     the document
 """

@@ -40,6 +40,4 @@ def read_cursor(query: Mapping[str, str], listing: str) -> str | None:
 
 def _checksum(query: Mapping[str, str], listing: str, position: bytes) -> bytes:
     filters = sorted((name, value) for name, value in query.items() if name not in _NOT_FILTERS)
-    return hashlib.blake2b(
-        repr((listing, filters)).encode() + position, digest_size=_CHECKSUM_BYTES
-    ).digest()
+    return hashlib.blake2b(repr((listing, filters)).encode() + position, digest_size=_CHECKSUM_BYTES).digest()

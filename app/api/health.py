@@ -24,9 +24,7 @@ async def get_liveness(_request: Request, _service: Service, _query: Query) -> R
 
 
 @routes.get(
-    Endpoint(
-        "GET", "/readyz", "get_readiness", "Can it serve", (200, schemas.ReadyView), ("unavailable",)
-    )
+    Endpoint("GET", "/readyz", "get_readiness", "Can it serve", (200, schemas.ReadyView), ("unavailable",))
 )
 async def get_readiness(request: Request, service: Service, _query: Query) -> Response:
     loops = {loop.name: schemas.LoopView(loop.is_alive, loop.last_success_at) for loop in service.loops}

@@ -126,9 +126,7 @@ async def heartbeat_many(
         for index, item in enumerate(asked.items)
     ]
     answers = await heartbeat_leases(service.context, beats)
-    results = [
-        _renewed_item(beat.token, given) for beat, given in zip(beats, answers, strict=True)
-    ]
+    results = [_renewed_item(beat.token, given) for beat, given in zip(beats, answers, strict=True)]
     return answer(schemas.ManyView(results))
 
 
@@ -136,9 +134,7 @@ async def heartbeat_many(
     _many_call("complete", "Record many successes", {"result": None}),
     body(schemas.CompleteManyRequest, list_member="items"),
 )
-async def complete_many(
-    _request: Request, service: Service, asked: schemas.CompleteManyRequest
-) -> Response:
+async def complete_many(_request: Request, service: Service, asked: schemas.CompleteManyRequest) -> Response:
     limits = service.limits
     requests.check_item_count(len(asked.items), limits, pointer="/items")
     items = [

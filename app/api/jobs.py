@@ -235,9 +235,7 @@ async def list_attempts(request: Request, service: Service, query: Query) -> Res
     body(schemas.CancelRequest),
 )
 async def cancel(request: Request, service: Service, asked: schemas.CancelRequest) -> Response:
-    cancelled = await cancel_job(
-        service.context, job_id_of(request), reason=asked.reason, force=asked.force
-    )
+    cancelled = await cancel_job(service.context, job_id_of(request), reason=asked.reason, force=asked.force)
     return answer(job_view(cancelled.job), status=202 if cancelled.is_requested else 200)
 
 

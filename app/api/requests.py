@@ -90,9 +90,7 @@ _DEFAULT_BACKOFF = Backoff()
 def _backoff(body: schemas.BackoffRequest) -> Backoff:
     if body == _DEFAULT_BACKOFF_REQUEST:
         return _DEFAULT_BACKOFF
-    return Backoff(
-        BackoffType(body.type), body.base_seconds, body.factor, body.max_seconds, body.jitter
-    )
+    return Backoff(BackoffType(body.type), body.base_seconds, body.factor, body.max_seconds, body.jitter)
 
 
 def _metadata(metadata: dict[str, str], limits: Limits, *, pointer: str) -> dict[str, str]:
@@ -101,12 +99,12 @@ def _metadata(metadata: dict[str, str], limits: Limits, *, pointer: str) -> dict
     return metadata
 
 
-def batch_specs(body: schemas.BatchRequest, limits: Limits, *, trace: tuple[str | None, str | None]) -> list[JobSpec]:
+def batch_specs(
+    body: schemas.BatchRequest, limits: Limits, *, trace: tuple[str | None, str | None]
+) -> list[JobSpec]:
     check_item_count(len(body.jobs), limits, pointer="/jobs")
     return [
-        job_spec(
-            job, limits, pointer=f"/jobs/{index}", trace=trace, idempotency_key=job.idempotency_key
-        )
+        job_spec(job, limits, pointer=f"/jobs/{index}", trace=trace, idempotency_key=job.idempotency_key)
         for index, job in enumerate(body.jobs)
     ]
 
@@ -148,7 +146,9 @@ def heartbeat(job_id: str, body: schemas.HeartbeatRequest, limits: Limits, *, po
     )
 
 
-def completing(job_id: str, body: schemas.CompleteRequest, limits: Limits, *, pointer: str = "") -> Completing:
+def completing(
+    job_id: str, body: schemas.CompleteRequest, limits: Limits, *, pointer: str = ""
+) -> Completing:
     result = opaque_text(body.result, max_bytes=limits.max_result_bytes, pointer=f"{pointer}/result")
     parent = Parent(job_id, body.lease_version)
     follow_ups = tuple(
@@ -191,7 +191,5 @@ def releasing(job_id: str, body: schemas.ReleaseRequest) -> Closing:
     if body.reason is not None:
         text = error_text(type="released", message=cut_message(body.reason), details=None)
     ending = Ending(Outcome.RELEASED, error=text, delay_seconds=body.delay_seconds)
-    meaning = fingerprint(
-        "release", {"delay_seconds": body.delay_seconds, "reason": body.reason}, opaque={}
-    )
+    meaning = fingerprint("release", {"delay_seconds": body.delay_seconds, "reason": body.reason}, opaque={})
     return Closing(Token(job_id, body.lease_version), ending, meaning)

@@ -172,4 +172,3 @@ def _render_rest(tree: Tree, *, render_inner: Callable[[Tree], str]) -> str:
     if isinstance(tree, (Number, Constant)):
         return tree.token
     return json.dumps(tree)
-

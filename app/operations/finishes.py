@@ -26,9 +26,7 @@ class Finishes:
         self._waiting.setdefault(job_id, set()).add(future)
         watcher = asyncio.ensure_future(disconnected())
         try:
-            await asyncio.wait(
-                (future, watcher), timeout=wait_seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait((future, watcher), timeout=wait_seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             watcher.cancel()
             futures = self._waiting.get(job_id, set())

@@ -82,9 +82,7 @@ async def _repeat(conn: Connection, request: LeaseRequest) -> list[LeasedJob] | 
 
 
 def request_id_reused() -> InvalidRequest:
-    return InvalidRequest(
-        "/request_id: this request_id was used with another body.", pointer="/request_id"
-    )
+    return InvalidRequest("/request_id: this request_id was used with another body.", pointer="/request_id")
 
 
 async def _grant(conn: Connection, wishes: Sequence[Wish]) -> Grants:
@@ -94,9 +92,7 @@ async def _grant(conn: Connection, wishes: Sequence[Wish]) -> Grants:
     for number, job in granted:
         jobs.setdefault(number, []).append(job)
     counted = {number for number, _, _ in shares if len(wishes[number].queues) > 1}
-    return Grants(
-        {number: sorted(jobs[number], key=_order) for number in jobs}, counted - jobs.keys()
-    )
+    return Grants({number: sorted(jobs[number], key=_order) for number in jobs}, counted - jobs.keys())
 
 
 def _order(job: LeasedJob) -> tuple[int, object, str]:
@@ -106,14 +102,10 @@ def _order(job: LeasedJob) -> tuple[int, object, str]:
 async def _shares(conn: Connection, wishes: Sequence[Wish]) -> list[tuple[int, str, int]]:
     """Return (wish, queue, job count): how many jobs each wish takes from each of its queues."""
     single = [
-        (number, wish.queues[0], wish.max_jobs)
-        for number, wish in enumerate(wishes)
-        if len(wish.queues) == 1
+        (number, wish.queues[0], wish.max_jobs) for number, wish in enumerate(wishes) if len(wish.queues) == 1
     ]
     several = [
-        (number, wish.max_jobs, wish.queues)
-        for number, wish in enumerate(wishes)
-        if len(wish.queues) > 1
+        (number, wish.max_jobs, wish.queues) for number, wish in enumerate(wishes) if len(wish.queues) > 1
     ]
     return single + (await leases.share_queues(conn, several) if several else [])
 

@@ -138,9 +138,7 @@ async def end_leases(
                 ended.append(EndedLease(request.token, request.ending, decision, request.fingerprint))
         if ended:
             effects.moved += await leases.end_leases(conn, ended)
-        effects.finished_ids += [
-            item.token.job_id for item in ended if item.decision.state.is_terminal
-        ]
+        effects.finished_ids += [item.token.job_id for item in ended if item.decision.state.is_terminal]
         return {item.token.job_id: item.decision.state for item in ended}
 
     answers = await _settle(context, requests, write, with_jobs=with_jobs)
@@ -163,18 +161,14 @@ async def _settle(
             if with_jobs:
                 jobs = await reads.read_jobs(conn, list(states), retention=context.retention)
             missing = [requests[i].token for i in indexes if requests[i].token.job_id not in states]
-            explanations = await explain(
-                conn, missing, retention=context.retention, with_payload=with_jobs
-            )
+            explanations = await explain(conn, missing, retention=context.retention, with_payload=with_jobs)
             for index in indexes:
                 token = requests[index].token
                 if token.job_id in states:
                     answers[index] = Settled(states[token.job_id], False, jobs.get(token.job_id))
                     continue
                 known = explanations[token]
-                if known.job is not None and is_repeat(
-                    known.record, fingerprint=requests[index].fingerprint
-                ):
+                if known.job is not None and is_repeat(known.record, fingerprint=requests[index].fingerprint):
                     answers[index] = Settled(known.job.state, True, known.job)
                 else:
                     answers[index] = known.refusal

@@ -82,7 +82,11 @@ async def _submit(
     new = [
         (index, spec, keys.claimed.get(key) if (key := _key(spec)) else None)
         for index, spec in enumerate(specs)
-        if (index not in lost if (key := _key(spec)) is None else key in keys.claimed and leaders[key] == index)
+        if (
+            index not in lost
+            if (key := _key(spec)) is None
+            else key in keys.claimed and leaders[key] == index
+        )
     ]
     inserted = await submissions.insert_jobs(conn, new) if new else {}
     known_ids = {taken.job_id for taken in keys.taken.values()}

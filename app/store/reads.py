@@ -1,10 +1,10 @@
 """Plain reads: jobs as they are now, pages of them, attempts, and what a worker holds.
 
-    read_jobs     whole jobs by id, one snapshot, so each is found in exactly one state
-    list_job_ids  one page, newest first; composed, since filters come in every mix
-    read_attempts a job's grants in the order of their versions
-    read_leases   what a worker holds
-    read_records  what is known of presented versions: the ground of a refusal or a replay
+read_jobs     whole jobs by id, one snapshot, so each is found in exactly one state
+list_job_ids  one page, newest first; composed, since filters come in every mix
+read_attempts a job's grants in the order of their versions
+read_leases   what a worker holds
+read_records  what is known of presented versions: the ground of a refusal or a replay
 """
 
 from collections.abc import Sequence
@@ -249,7 +249,9 @@ def _finished_ids(state: JobState, *, retention: Retention, job_filter: JobFilte
     return source, finished
 
 
-def _narrowed(source: Select[Any], jobs: FromClause, job_filter: JobFilter, *, before_id: str | None) -> Select[Any]:
+def _narrowed(
+    source: Select[Any], jobs: FromClause, job_filter: JobFilter, *, before_id: str | None
+) -> Select[Any]:
     equal = {"queue": job_filter.queue, "kind": job_filter.kind, "parent_job_id": job_filter.parent_id}
     for name, value in equal.items():
         if value is not None:
@@ -275,9 +277,7 @@ def _table(name: str, *columns: str) -> FromClause:
     )
 
 
-async def read_attempts(
-    conn: Connection, job_id: str, *, after_version: int, max_rows: int
-) -> list[Attempt]:
+async def read_attempts(conn: Connection, job_id: str, *, after_version: int, max_rows: int) -> list[Attempt]:
     """Return a job's grants with versions above ``after_version``, ascending, the running one included."""
     rows = await fetch(
         conn, READ_ATTEMPTS, {"job_id": job_id, "after_version": after_version, "max_rows": max_rows}

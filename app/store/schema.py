@@ -32,7 +32,8 @@ def migrate(url: str) -> None:
     gives up rather than queue every request behind it.
     """
     engine = create_engine(
-        parse_url(url), connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": "fencepost"}
+        parse_url(url),
+        connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": "fencepost"},
     )
     try:
         with engine.connect() as conn:

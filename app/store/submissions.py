@@ -187,9 +187,7 @@ async def read_keys(
             "dead_seconds": retention.dead_seconds,
         },
     )
-    return {
-        (row.caller, row.key): TakenKey(bytes(row.fingerprint), row.job_id, row.is_kept) for row in rows
-    }
+    return {(row.caller, row.key): TakenKey(bytes(row.fingerprint), row.job_id, row.is_kept) for row in rows}
 
 
 async def forget_keys(conn: Connection, keys: dict[tuple[str, str], TakenKey]) -> None:

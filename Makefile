@@ -1,0 +1,44 @@
+# Needs make, git and Python 3.11 or newer; everything else goes into .venv.
+
+# The first Python on the path that is new enough; `make PYTHON=/some/python …` names another.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
+VENV := .venv
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+
+.PHONY: serve test check format openapi install-dev
+
+# Serves on http://127.0.0.1:8000; `make serve ARGS="--port 9000"` passes options on.
+serve: $(INSTALLED)
+	@exec $(VENV)/bin/fencepost serve $(ARGS)
+
+# Runs all tests; `make test ARGS="-k lease"` passes options on.
+test: $(INSTALLED_DEV)
+	@exec $(VENV)/bin/pytest $(ARGS)
+
+check: $(INSTALLED_DEV)
+	@exec bash .ci/check
+
+format: $(INSTALLED_DEV)
+	$(VENV)/bin/ruff check --fix-only --quiet .
+	$(VENV)/bin/ruff format .
+
+# Rewrites the generated document; a test holds it to the code.
+openapi: $(INSTALLED)
+	$(VENV)/bin/fencepost openapi -o openapi/openapi.json
+
+install-dev: $(INSTALLED_DEV)
+
+$(INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/pip
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(INSTALLED_DEV): pyproject.toml constraints.txt | $(VENV)/bin/pip
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ $(INSTALLED)
+
+$(VENV)/bin/pip:
+	@test -n "$(PYTHON)" || { \
+		echo "Fencepost needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)

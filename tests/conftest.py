@@ -1,0 +1,165 @@
+"""A fresh database for each test, cloned from a migrated template on a real server.
+
+The server is the bundled one with fsync off, or the one that FENCEPOST_TEST_DATABASE_URL names (its role
+must be able to create databases). Fixtures, from the inside out:
+
+    database_url   an empty, migrated database
+    conn           a transaction on it, rolled back
+    context        what operations take; ``signals`` records what they told
+    client         the application in this process, over ASGI
+    serve          starts real server processes on the database
+"""
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+from asgi_lifespan import LifespanManager
+from psycopg import sql
+from sqlalchemy.engine import make_url
+
+from app.domain.retention import Retention
+from app.embedded.server import BundledServer
+from app.main import create_app, migrate
+from app.operations.context import Context
+from app.operations.upkeep import make_partitions
+from app.settings import Settings
+from app.store.engine import Connection, Database
+from tests.support.server import ServerProcess
+from tests.support.signals import RecordedSignals
+
+_FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "300"}
+
+
+@pytest.fixture(scope="session")
+def admin_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a database on a server where databases may be made."""
+    given = os.environ.get("FENCEPOST_TEST_DATABASE_URL")
+    if given is not None:
+        yield given
+        return
+    server = BundledServer(tmp_path_factory.mktemp("server"), settings=_FAST)
+    url = server.start()
+    yield url
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def template(admin_url: str) -> Iterator[str]:
+    """The name of a database that is migrated and has its partitions."""
+    name = f"fencepost_template_{uuid.uuid4().hex[:8]}"
+    _create(admin_url, name)
+    url = database_of(admin_url, name)
+    migrate(url)
+    asyncio.run(_prepare(url))
+    yield name
+    _drop(admin_url, name)
+
+
+async def _prepare(url: str) -> None:
+    database = Database(url, pool_size=1)
+    await make_partitions(Context(database, Retention(), RecordedSignals()))
+    await database.close()
+
+
+@pytest.fixture
+def new_database(admin_url: str) -> Iterator[Callable[..., str]]:
+    """Make databases: empty ones, or clones of a template; they are dropped after the test."""
+    made: list[str] = []
+
+    def make(*, template: str | None = None) -> str:
+        name = f"fencepost_test_{uuid.uuid4().hex[:12]}"
+        _create(admin_url, name, template=template)
+        made.append(name)
+        return database_of(admin_url, name)
+
+    yield make
+    for name in made:
+        _drop(admin_url, name)
+
+
+@pytest.fixture
+def database_url(new_database: Callable[..., str], template: str) -> str:
+    return new_database(template=template)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = Database(database_url, pool_size=4)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def conn(database: Database) -> AsyncIterator[Connection]:
+    async with database.begin() as opened:
+        yield opened
+
+
+@pytest.fixture
+def signals() -> RecordedSignals:
+    return RecordedSignals()
+
+
+@pytest.fixture
+def context(database: Database, signals: RecordedSignals) -> Context:
+    return Context(database, Retention(), signals)
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """Override in a module or class to give the application other settings."""
+    return Settings()
+
+
+@pytest.fixture
+async def client(database_url: str, settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(settings, database_url=database_url)
+    async with LifespanManager(app) as manager:
+        transport = httpx.ASGITransport(app=manager.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as opened:
+            yield opened
+
+
+@pytest.fixture
+def serve(database_url: str, tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """Start server processes on this test's database; keyword arguments are FENCEPOST_ variables.
+
+    ``serve(reaper_interval_seconds=0.2)``; another database with ``database_url=``. They are ended after
+    the test, each by its own id.
+    """
+    started: list[ServerProcess] = []
+
+    def start(**variables: object) -> ServerProcess:
+        process = ServerProcess(
+            {"database_url": database_url, **variables}, log_path=tmp_path / f"server{len(started)}.log"
+        )
+        started.append(process)
+        process.wait_until_ready()
+        return process
+
+    yield start
+    for process in started:
+        process.end()
+
+
+def database_of(url: str, name: str) -> str:
+    return make_url(url).set(database=name).render_as_string(hide_password=False)
+
+
+def _create(admin_url: str, name: str, *, template: str | None = None) -> None:
+    statement = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
+    if template is not None:
+        statement += sql.SQL(" TEMPLATE {}").format(sql.Identifier(template))
+    with psycopg.connect(admin_url, autocommit=True) as connection:
+        connection.execute(statement)
+
+
+def _drop(admin_url: str, name: str) -> None:
+    with psycopg.connect(admin_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
