@@ -38,7 +38,7 @@ async def get_readiness(request: Request, service: Service, _query: Query) -> Re
         "unavailable",
         detail="Not ready: " + ", ".join(failing) + ".",
         request_id=request.state.request_id,
-        members=msgspec.to_builtins(schemas.ReadyView(False, failing, loops)),
+        members=msgspec.to_builtins(schemas.ReadyView(ready=False, failing=failing, loops=loops)),
     )
 
 

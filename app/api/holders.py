@@ -7,12 +7,11 @@ from starlette.responses import Response
 
 from app.api import requests, schemas
 from app.api.parameters import job_id_of
-from app.api.problems import refusal_members
 from app.api.routing import Endpoint, Routes, answer, body
 from app.api.service import Service
 from app.api.views import job_view, renewed_lease_view
 from app.domain.calls import RenewedLease
-from app.domain.errors import FencepostError
+from app.domain.errors import FencepostError, LeaseLost
 from app.domain.job import Token
 from app.operations.heartbeat import heartbeat_leases
 from app.operations.settle import Settled, complete_leases, end_leases
@@ -20,7 +19,6 @@ from app.operations.settle import Settled, complete_leases, end_leases
 routes = Routes()
 
 _HOLDER_ERRORS = ("job_not_found", "lease_lost", "unavailable")
-_ITEM_STATUS = {"lease_lost": "lease_lost", "job_not_found": "not_found"}
 _REPLAYED = {"Idempotent-Replayed": "true"}
 _TOKEN = {"job_id": "0193a3f0-5c00-7000-8000-000000000000", "lease_version": 1}
 
@@ -192,9 +190,17 @@ def _settled_many(tokens: Sequence[Token], answers: Sequence[Settled | Fencepost
 
 
 def _refused_item(token: Token, refusal: FencepostError) -> schemas.ItemView:
+    if not isinstance(refusal, LeaseLost):
+        return schemas.ItemView(
+            job_id=token.job_id, status="not_found", code=refusal.code, detail=refusal.detail
+        )
     return schemas.ItemView(
-        **refusal_members(refusal) | {"job_id": token.job_id},
-        status=_ITEM_STATUS[refusal.code],
+        job_id=token.job_id,
+        status="lease_lost",
         code=refusal.code,
         detail=refusal.detail,
+        presented_version=refusal.presented_version,
+        current_version=refusal.current_version,
+        job_state=refusal.job_state,
+        reason=refusal.reason,
     )

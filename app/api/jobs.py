@@ -1,6 +1,7 @@
 """Produce and operate: /v1/jobs."""
 
 import time
+from typing import Any
 from urllib.parse import urlencode
 
 from msgspec import UNSET
@@ -35,7 +36,7 @@ DEFAULT_PAGE, MAX_PAGE = 50, 200
 
 routes = Routes()
 
-_PAGE_QUERY = {
+_PAGE_QUERY: dict[str, dict[str, Any]] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": DEFAULT_PAGE},
     "cursor": {"type": "string"},
 }

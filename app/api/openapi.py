@@ -74,10 +74,10 @@ def extra(
         parameters.append(
             {"name": "code", "in": "path", "required": True, "schema": {"enum": list(PROBLEMS)}}
         )
-    for name, schema in query.items():
-        schema = dict(schema)
-        required = schema.pop("required", False)
-        parameters.append({"name": name, "in": "query", "required": required, "schema": schema})
+    for name, described in query.items():
+        schema = {key: value for key, value in described.items() if key != "required"}
+        is_required = described.get("required", False)
+        parameters.append({"name": name, "in": "query", "required": is_required, "schema": schema})
     if takes_idempotency_key:
         parameters.append(
             {

@@ -35,7 +35,7 @@ class Endpoint:
     summary: str
     success: tuple[int, type | None]
     errors: Sequence[str] = ()
-    query: dict[str, dict[str, Any]] = field(default_factory=dict)
+    query: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     takes_idempotency_key: bool = False
     waits: bool = False
     example: Any = None
@@ -46,14 +46,10 @@ class Endpoint:
 class Body(Generic[B]):
     """How a route reads its body. ``list_member`` is set where the body is one list of many items."""
 
+    struct: type[B]
     decoder: msgspec.json.Decoder[B]
     list_member: str | None = None
     is_report: bool = False
-
-    @property
-    def type(self) -> type[B]:
-        body_type: type[B] = self.decoder.type
-        return body_type
 
     async def read(self, request: Request, service: Service) -> B:
         """Return the struct of a request's body. Raises what ``bodies`` raises."""
@@ -70,7 +66,7 @@ class Body(Generic[B]):
 
 
 def body(struct: type[B], *, list_member: str | None = None, is_report: bool = False) -> Body[B]:
-    return Body(msgspec.json.Decoder(struct), list_member, is_report)
+    return Body(struct, msgspec.json.Decoder(struct), list_member, is_report)
 
 
 class Routes:
@@ -95,13 +91,13 @@ class Routes:
         """Declare a route with a body."""
 
         def declare(handler: BodyHandler[B]) -> BodyHandler[B]:
-            async def with_body(request: Request, service: Service, query: Query) -> Response:
+            async def with_body(request: Request, service: Service, _query: Query) -> Response:
                 return await handler(request, service, await reader.read(request, service))
 
             async def handle(request: Request) -> Response:
                 return await _checked(request, endpoint, with_body)
 
-            self._add(endpoint, handle, body_type=reader.type)
+            self._add(endpoint, handle, body_type=reader.struct)
             return handler
 
         return declare

@@ -47,7 +47,7 @@ class Request(Struct, frozen=True, forbid_unknown_fields=True):
     """The base of every request body."""
 
 
-class BackoffRequest(Request, kw_only=True):
+class BackoffRequest(Request, kw_only=True, frozen=True):
     type: Literal["exponential", "linear", "fixed"] = "exponential"
     base_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 5.0
     factor: Annotated[float, Meta(ge=1, le=10)] = 2.0
@@ -55,12 +55,12 @@ class BackoffRequest(Request, kw_only=True):
     jitter: Annotated[float, Meta(ge=0, le=1)] = 0.1
 
 
-class ParentRequest(Request, kw_only=True):
+class ParentRequest(Request, kw_only=True, frozen=True):
     job_id: JobId
     lease_version: LeaseVersion
 
 
-class FollowUpRequest(Request, kw_only=True):
+class FollowUpRequest(Request, kw_only=True, frozen=True):
     """A job to be created; at most one of run_at and delay_seconds.
 
     As a follow-up of a completion it gets its parent from the service.
@@ -79,30 +79,30 @@ class FollowUpRequest(Request, kw_only=True):
     metadata: dict[str, str] = {}
 
 
-class JobRequest(FollowUpRequest, kw_only=True):
+class JobRequest(FollowUpRequest, kw_only=True, frozen=True):
     """A job to be created; with a parent, only while that lease is held."""
 
     parent: ParentRequest | None = None
 
 
-class BatchJobRequest(JobRequest, kw_only=True):
+class BatchJobRequest(JobRequest, kw_only=True, frozen=True):
     idempotency_key: KeyText | None = None
 
 
-class BatchRequest(Request, kw_only=True):
+class BatchRequest(Request, kw_only=True, frozen=True):
     jobs: list[BatchJobRequest]
 
 
-class CancelRequest(Request, kw_only=True):
+class CancelRequest(Request, kw_only=True, frozen=True):
     reason: Reason | None = None
     force: bool = False
 
 
-class RedriveRequest(Request, kw_only=True):
+class RedriveRequest(Request, kw_only=True, frozen=True):
     run_at: Instant | None = None
 
 
-class EditRequest(Request, kw_only=True):
+class EditRequest(Request, kw_only=True, frozen=True):
     """What is left out stays as it is."""
 
     priority: Priority | UnsetType = UNSET
@@ -110,7 +110,7 @@ class EditRequest(Request, kw_only=True):
     max_attempts: MaxAttempts | UnsetType = UNSET
 
 
-class LeaseJobsRequest(Request, kw_only=True):
+class LeaseJobsRequest(Request, kw_only=True, frozen=True):
     worker_id: Name
     queues: Annotated[list[Name], Meta(min_length=1, max_length=32)]
     max_jobs: Annotated[int, Meta(ge=1, le=1000)] = 1
@@ -119,73 +119,73 @@ class LeaseJobsRequest(Request, kw_only=True):
     request_id: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\x00]*$(?!\n)")] | None = None
 
 
-class TokenRequest(Request, kw_only=True):
+class TokenRequest(Request, kw_only=True, frozen=True):
     lease_version: LeaseVersion
 
 
-class ProgressRequest(Request, kw_only=True):
+class ProgressRequest(Request, kw_only=True, frozen=True):
     seq: Annotated[int, Meta(ge=0, le=2**53 - 1)]
     percent: Annotated[float, Meta(ge=0, le=100)] | None = None
     message: Reason | None = None
 
 
-class HeartbeatRequest(TokenRequest, kw_only=True):
+class HeartbeatRequest(TokenRequest, kw_only=True, frozen=True):
     extend_seconds: LeaseSeconds | None = None
     progress: ProgressRequest | None = None
     checkpoint: Opaque = UNSET
 
 
-class CompleteRequest(TokenRequest, kw_only=True):
+class CompleteRequest(TokenRequest, kw_only=True, frozen=True):
     result: Opaque = UNSET
     enqueue: Annotated[list[FollowUpRequest], Meta(max_length=100)] = []
 
 
-class ErrorRequest(Request, kw_only=True):
+class ErrorRequest(Request, kw_only=True, frozen=True):
     message: str
     type: str | None = None
     details: Opaque = UNSET
 
 
-class FailRequest(TokenRequest, kw_only=True):
+class FailRequest(TokenRequest, kw_only=True, frozen=True):
     error: ErrorRequest
     retryable: bool = True
     retry_after_seconds: Delay | None = None
 
 
-class ReleaseRequest(TokenRequest, kw_only=True):
+class ReleaseRequest(TokenRequest, kw_only=True, frozen=True):
     delay_seconds: Delay = 0.0
     reason: Reason | None = None
 
 
-class HeartbeatItem(HeartbeatRequest, kw_only=True):
+class HeartbeatItem(HeartbeatRequest, kw_only=True, frozen=True):
     job_id: JobId
 
 
-class CompleteItem(CompleteRequest, kw_only=True):
+class CompleteItem(CompleteRequest, kw_only=True, frozen=True):
     job_id: JobId
 
 
-class FailItem(FailRequest, kw_only=True):
+class FailItem(FailRequest, kw_only=True, frozen=True):
     job_id: JobId
 
 
-class ReleaseItem(ReleaseRequest, kw_only=True):
+class ReleaseItem(ReleaseRequest, kw_only=True, frozen=True):
     job_id: JobId
 
 
-class HeartbeatManyRequest(Request, kw_only=True):
+class HeartbeatManyRequest(Request, kw_only=True, frozen=True):
     items: list[HeartbeatItem]
 
 
-class CompleteManyRequest(Request, kw_only=True):
+class CompleteManyRequest(Request, kw_only=True, frozen=True):
     items: list[CompleteItem]
 
 
-class FailManyRequest(Request, kw_only=True):
+class FailManyRequest(Request, kw_only=True, frozen=True):
     items: list[FailItem]
 
 
-class ReleaseManyRequest(Request, kw_only=True):
+class ReleaseManyRequest(Request, kw_only=True, frozen=True):
     items: list[ReleaseItem]
 
 

@@ -80,8 +80,8 @@ class Loop:
             if self._failures == 1:
                 log.warning("loop %s: %s; it goes on trying", self.name, error)
         else:
-            log.exception("loop %s failed", self.name)
-        ceiling = min(MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS * 2 ** min(self._failures, 10))
+            log.error("loop %s failed", self.name, exc_info=error)
+        ceiling = min(MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS * 2.0 ** min(self._failures, 10))
         return ceiling * random.uniform(0.5, 1.0)
 
     async def _sleep(self, pause_seconds: float) -> None:

@@ -66,7 +66,7 @@ def repaired_report(text: str) -> str:
 def _repaired(tree: json_tree.Tree) -> json_tree.Tree:
     if isinstance(tree, json_tree.Members):
         return json_tree.Members((name, _repaired_member(name, value)) for name, value in tree)
-    if isinstance(tree, list):
+    if isinstance(tree, list) and not isinstance(tree, json_tree.Members):
         return [_repaired(item) for item in tree]
     return tree
 

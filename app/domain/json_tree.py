@@ -167,7 +167,7 @@ def canonical(tree: Tree) -> str:
 
 
 def _render_rest(tree: Tree, *, render_inner: Callable[[Tree], str]) -> str:
-    if isinstance(tree, list):
+    if isinstance(tree, list) and not isinstance(tree, Members):
         return "[" + ",".join(map(render_inner, tree)) + "]"
     if isinstance(tree, (Number, Constant)):
         return tree.token

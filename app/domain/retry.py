@@ -1,5 +1,7 @@
 """Backoff, without a clock and without dice."""
 
+from typing import assert_never
+
 from app.domain.job import Backoff, BackoffType
 
 
@@ -10,16 +12,22 @@ def backoff_seconds(backoff: Backoff, *, failed_count: int, roll: float) -> floa
     applied before the jitter, so the result lies within ``max_seconds * (1 ± jitter)``. Never raises:
     a power too large for a float is the cap (the overflow of apache/airflow#47971).
     """
+    capped = min(_uncapped_seconds(backoff, failed_count), backoff.max_seconds)
+    return capped * (1 + backoff.jitter * (2 * roll - 1))
+
+
+def _uncapped_seconds(backoff: Backoff, failed_count: int) -> float:
     match backoff.type:
         case BackoffType.FIXED:
-            wait = backoff.base_seconds
+            return backoff.base_seconds
         case BackoffType.LINEAR:
-            wait = backoff.base_seconds * failed_count
+            return backoff.base_seconds * failed_count
         case BackoffType.EXPONENTIAL:
+            if backoff.base_seconds == 0:
+                return 0.0
             try:
-                wait = backoff.base_seconds * backoff.factor ** (failed_count - 1)
+                return backoff.base_seconds * backoff.factor ** (failed_count - 1)
             except OverflowError:
-                # A base of 0 stays 0 however large the power.
-                wait = backoff.max_seconds if backoff.base_seconds > 0 else 0.0
-    capped = min(wait, backoff.max_seconds)
-    return capped * (1 + backoff.jitter * (2 * roll - 1))
+                return backoff.max_seconds
+        case _:
+            assert_never(backoff.type)

@@ -52,7 +52,8 @@ class Coalescer(Generic[Item, Answer]):
         self._is_starting = False
         while self._queue and len(self._in_flight) < self._max_in_flight:
             size = min(len(self._queue), self._max_items)
-            task = asyncio.create_task(self._run([self._queue.popleft() for _ in range(size)]))
+            batch = [self._queue.popleft() for _ in range(size)]
+            task = asyncio.create_task(self._run(batch))
             self._in_flight.add(task)
             task.add_done_callback(self._finished)
 

@@ -57,12 +57,7 @@ async def lease_jobs_once(context: Context, wish: Wish) -> list[LeasedJob]:
     try:
         async with context.database.begin() as conn:
             answered = await _repeat(conn, request)
-            if answered is not None:
-                return answered
-            jobs = (await _grant(conn, [wish])).jobs.get(0, [])
-            if jobs and not await lease_requests.remember_lease_request(conn, request, jobs):
-                raise _TwinWasFirst
-            return jobs
+            return await _grant_once(conn, wish, request) if answered is None else answered
     except _TwinWasFirst:
         async with context.database.begin() as conn:
             return await _repeat(conn, request) or []
@@ -70,6 +65,13 @@ async def lease_jobs_once(context: Context, wish: Wish) -> list[LeasedJob]:
 
 class _TwinWasFirst(Exception):
     """Rolls the grants of the second twin back."""
+
+
+async def _grant_once(conn: Connection, wish: Wish, request: LeaseRequest) -> list[LeasedJob]:
+    jobs = (await _grant(conn, [wish])).jobs.get(0, [])
+    if jobs and not await lease_requests.remember_lease_request(conn, request, jobs):
+        raise _TwinWasFirst
+    return jobs
 
 
 async def _repeat(conn: Connection, request: LeaseRequest) -> list[LeasedJob] | None:

@@ -121,11 +121,11 @@ async def _with_locked_job(
     for _ in range(_LOCK_ROUNDS):
         async with context.database.begin() as conn:
             locked = await stored_jobs.lock_job(conn, job_id, retention=context.retention)
-            if locked is not None:
-                written = await write(conn, locked)
+            if locked is None:
+                if not await reads.read_jobs(conn, [job_id], retention=context.retention):
+                    raise JobNotFound(job_id)
+                continue
+            written = await write(conn, locked)
             after = await reads.read_jobs(conn, [job_id], retention=context.retention)
-            if job_id not in after:
-                raise JobNotFound(job_id)
-            if locked is not None:
-                return written, after[job_id]
+            return written, after[job_id]
     raise Unavailable("The job keeps moving.")

@@ -197,7 +197,7 @@ class Polls:
             self._claimer = None
 
     def _next_claim(self) -> list[Poll]:
-        """Take the polls that the next claim is for out of line: new ones, and parked ones with fresh work."""
+        """Take the polls of the next claim out of line: new ones, and parked ones with fresh work."""
         chosen: dict[Poll, None] = {}
         for poll in list(self._new)[:MAX_POLLS_A_CLAIM]:
             chosen[poll] = None
@@ -209,7 +209,11 @@ class Polls:
             if count is None:
                 self._probed.add(queue)
             for poll in self._parked.get(queue, ()):
-                if (count is not None and offered >= count) or len(chosen) >= MAX_POLLS_A_CLAIM:
+                if count is not None and offered >= count:
+                    break
+                if len(chosen) >= MAX_POLLS_A_CLAIM:
+                    # The rest is offered with the next claim, if anybody is left to take it.
+                    self._fresh[queue] = None if count is None else count - offered
                     break
                 chosen[poll] = None
                 offered += poll.wish.max_jobs

@@ -165,11 +165,13 @@ async def _settle(
             for index in indexes:
                 token = requests[index].token
                 if token.job_id in states:
-                    answers[index] = Settled(states[token.job_id], False, jobs.get(token.job_id))
+                    answers[index] = Settled(
+                        states[token.job_id], is_replay=False, job=jobs.get(token.job_id)
+                    )
                     continue
                 known = explanations[token]
                 if known.job is not None and is_repeat(known.record, fingerprint=requests[index].fingerprint):
-                    answers[index] = Settled(known.job.state, True, known.job)
+                    answers[index] = Settled(known.job.state, is_replay=True, job=known.job)
                 else:
                     answers[index] = known.refusal
     return [answers[index] for index in range(len(requests))]

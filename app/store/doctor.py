@@ -8,17 +8,20 @@ from app.store.engine import Connection, fetch, sql
 
 MAX_SHOWN = 20
 
-_PLACES = """
-    SELECT job_id, 'ready' AS place FROM fencepost.ready
-    UNION ALL SELECT job_id, 'scheduled' FROM fencepost.scheduled
-    UNION ALL SELECT job_id, 'running' FROM fencepost.leases
-    UNION ALL SELECT job_id, state FROM fencepost.finished
-"""
+# Whole tables may take longer than any request may.
+LIFT_TIMEOUT = sql("SET LOCAL statement_timeout = 0")
 
 CHECKS = {
-    "is in more than one state": sql(
-        "SELECT job_id FROM (" + _PLACES + ") p GROUP BY job_id HAVING count(*) > 1 LIMIT :max_shown"
-    ),
+    "is in more than one state": sql("""
+        SELECT job_id FROM (
+            SELECT job_id FROM fencepost.ready
+            UNION ALL SELECT job_id FROM fencepost.scheduled
+            UNION ALL SELECT job_id FROM fencepost.leases
+            UNION ALL SELECT job_id FROM fencepost.finished
+        ) p
+        GROUP BY job_id HAVING count(*) > 1
+        LIMIT :max_shown
+    """),
     "is unfinished but in no state": sql("""
         SELECT j.job_id FROM fencepost.jobs j
         WHERE NOT EXISTS (SELECT FROM fencepost.ready r WHERE r.job_id = j.job_id)
@@ -89,6 +92,7 @@ async def examine(conn: Connection) -> list[str]:
 
     The transaction must be a snapshot: a job that moves between two checks would be reported.
     """
+    await conn.execute(LIFT_TIMEOUT)
     findings = []
     for sentence, statement in CHECKS.items():
         rows = await fetch(conn, statement, {"max_shown": MAX_SHOWN})

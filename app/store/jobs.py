@@ -122,17 +122,21 @@ JOIN edited e ON e.job_id = w.job_id
 """)
 
 INSERT_READY = sql("""
-INSERT INTO fencepost.ready (job_id, run_at, lease_version, attempt, priority, queue, checkpoint, error, previous)
-VALUES (:job_id, :run_at, :lease_version, :attempt, :priority, :queue, CAST(CAST(:checkpoint AS text) AS json),
-        CAST(CAST(:error AS text) AS json), CAST(CAST(:previous AS text) AS json))
+INSERT INTO fencepost.ready (
+    job_id, run_at, lease_version, attempt, priority, queue, checkpoint, error, previous
+)
+VALUES (:job_id, :run_at, :lease_version, :attempt, :priority, :queue,
+        CAST(CAST(:checkpoint AS text) AS json), CAST(CAST(:error AS text) AS json),
+        CAST(CAST(:previous AS text) AS json))
 """)
 
 INSERT_SCHEDULED = sql("""
 INSERT INTO fencepost.scheduled (
     job_id, run_at, lease_version, attempt, priority, queue, checkpoint, error, previous
 )
-VALUES (:job_id, :run_at, :lease_version, :attempt, :priority, :queue, CAST(CAST(:checkpoint AS text) AS json),
-        CAST(CAST(:error AS text) AS json), CAST(CAST(:previous AS text) AS json))
+VALUES (:job_id, :run_at, :lease_version, :attempt, :priority, :queue,
+        CAST(CAST(:checkpoint AS text) AS json), CAST(CAST(:error AS text) AS json),
+        CAST(CAST(:previous AS text) AS json))
 """)
 
 

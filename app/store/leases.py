@@ -206,7 +206,8 @@ WITH input AS (
            COALESCE(
                CASE WHEN e.outcome <> 'released' THEN e.ending_error END,
                CASE WHEN e.state = 'cancelled' AND e.cancel_reason IS NOT NULL
-                    THEN json_build_object('type', 'cancelled', 'message', e.cancel_reason, 'details', NULL) END,
+                    THEN json_build_object('type', 'cancelled', 'message', e.cancel_reason,
+                                           'details', NULL) END,
                e.error
            ) AS error,
            json_build_object('attempt', e.attempt, 'outcome', e.outcome, 'error', e.ending_error) AS previous

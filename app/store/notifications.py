@@ -5,7 +5,7 @@ message cannot be lost with it. ``split`` cuts long lists.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 
 from psycopg import AsyncConnection, Error
 from sqlalchemy.engine import URL
@@ -41,7 +41,7 @@ def split(mark: str, queues: Iterable[str]) -> Iterator[str]:
         yield mark + " ".join(names)
 
 
-async def listen(url: str) -> AsyncIterator[str | None]:
+async def listen(url: str) -> AsyncGenerator[str | None]:
     """Yield None once the channel is listened to, then each message; ends only by raising ConnectionError.
 
     Opens a connection of its own, outside the pool.

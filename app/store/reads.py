@@ -299,7 +299,20 @@ async def read_attempts(conn: Connection, job_id: str, *, after_version: int, ma
 async def read_leases(conn: Connection, worker_id: str) -> list[HeldLease]:
     """Return what a worker holds, oldest job first; reads the whole table of running jobs."""
     rows = await fetch(conn, READ_LEASES, {"worker_id": worker_id})
-    return [HeldLease(**row._mapping) for row in rows]
+    return [
+        HeldLease(
+            job_id=row.job_id,
+            lease_version=row.lease_version,
+            queue=row.queue,
+            kind=row.kind,
+            attempt=row.attempt,
+            granted_at=row.granted_at,
+            expires_at=row.expires_at,
+            deadline_at=row.deadline_at,
+            cancel_requested=row.cancel_requested,
+        )
+        for row in rows
+    ]
 
 
 async def read_held(conn: Connection, tokens: Sequence[Token]) -> set[Token]:

@@ -73,7 +73,9 @@ WHERE k.caller = i.caller AND k.key = i.key AND k.job_id = i.job_id
 INSERT_JOBS = sql("""
 WITH input AS MATERIALIZED (
     SELECT i.*,
-           COALESCE(i.given_id, fencepost.new_job_id(now() + i.position * interval '1 microsecond')) AS job_id,
+           COALESCE(
+               i.given_id, fencepost.new_job_id(now() + i.position * interval '1 microsecond')
+           ) AS job_id,
            now() + i.position * interval '1 microsecond' AS created_at,
            COALESCE(
                i.asked_at,
