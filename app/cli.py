@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import click
 
+from app.domain.errors import FencepostError
 from app.embedded.binaries import BundledServerError
 from app.embedded.child import end_with_parent
 from app.embedded.server import BundledServer
@@ -46,7 +47,7 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except SettingsError as error:
             raise _BadSettings(str(error)) from error
-        except (BundledServerError, ServingError) as error:
+        except (BundledServerError, ServingError, FencepostError) as error:
             raise click.ClickException(str(error)) from error
 
 

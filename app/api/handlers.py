@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from app.api.problems import problem_response, refusal_response
 from app.domain.errors import FencepostError, Unavailable
@@ -57,9 +58,19 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
     detail = {"not_found": "There is no such route.", "method_not_allowed": "Not for this method."}.get(
         code, str(error.detail)
     )
-    return problem_response(
-        code, detail=detail, request_id=request.state.request_id, headers=dict(error.headers or {})
-    )
+    headers = dict(error.headers or {})
+    if code == "method_not_allowed":
+        headers["Allow"] = _allowed_methods(request)
+    return problem_response(code, detail=detail, request_id=request.state.request_id, headers=headers)
+
+
+def _allowed_methods(request: Request) -> str:
+    """Name every method of a path; Starlette looks at the first of its routes alone."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods))
 
 
 async def _give_up(_request: Request, _error: Exception) -> Response:

@@ -103,7 +103,9 @@ class Routes:
         return declare
 
     def install(self, app: FastAPI) -> None:
-        app.include_router(self._router)
+        # Side by side in one list: a refused method is answered from it (see handlers), and no router is
+        # asked in vain on the way to the last one.
+        app.router.routes.extend(self._router.routes)
 
     def _add(
         self, endpoint: Endpoint, handle: Callable[[Request], Awaitable[Response]], *, body_type: type | None

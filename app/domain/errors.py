@@ -12,7 +12,8 @@
     ├── AlreadyFinished       already_finished
     ├── NotRedrivable         not_redrivable
     ├── NotEditable           not_editable
-    └── Unavailable           unavailable
+    ├── Unavailable           unavailable
+    └── Misconfigured         (never an answer: the service does not start)
 
 The code is stable, the sentence may change. ``pointer`` is a JSON pointer into the request, or None.
 """
@@ -144,3 +145,7 @@ class Unavailable(FencepostError):
     """The database does not answer; whether the call was done is unknown, repeat it."""
 
     code = "unavailable"
+
+
+class Misconfigured(FencepostError):
+    """A setting cannot be used; the sentence never quotes a value that may hold a password."""

@@ -64,9 +64,12 @@ class Coalescer(Generic[Item, Answer]):
     async def _run(self, batch: Sequence[tuple[Item, asyncio.Future[Answer]]]) -> None:
         try:
             answers = await self._flush([item for item, _ in batch])
-        except (Unavailable, asyncio.CancelledError):
+        except (Unavailable, asyncio.CancelledError) as trouble:
             for _, future in batch:
-                _refuse(future, Unavailable("The database does not answer."))
+                # One for each: an exception that is raised twice mixes its tracebacks.
+                refusal = Unavailable("The database does not answer.")
+                refusal.__cause__ = trouble.__cause__
+                _refuse(future, refusal)
         except Exception as error:  # noqa: BLE001 - handed on to the one caller whose item it is
             if len(batch) == 1:
                 _refuse(batch[0][1], error)

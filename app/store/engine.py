@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection as Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.sql.elements import TextClause
 
-from app.domain.errors import Unavailable
+from app.domain.errors import Misconfigured, Unavailable
 
 CONNECT_TIMEOUT_SECONDS = 3
 POOL_TIMEOUT_SECONDS = 3
@@ -57,13 +57,16 @@ async def fetch(conn: Connection, statement: Statement, parameters: Mapping[str,
 
 
 def parse_url(url: str) -> URL:
-    """Return SQLAlchemy's form of a libpq URL, on psycopg. Raises ValueError without quoting the URL."""
+    """Return SQLAlchemy's form of a libpq URL, on psycopg. Raises Misconfigured, without quoting the URL."""
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError) as error:
-        raise ValueError("the database URL cannot be parsed") from error
+    except (ArgumentError, ValueError):
+        # The cause is dropped: it quotes the URL, password and all.
+        raise Misconfigured(
+            "the database URL cannot be parsed; are its special characters encoded?"
+        ) from None
     if parsed.get_backend_name() not in ("postgresql", "postgres"):
-        raise ValueError("the database URL must start with postgresql://")
+        raise Misconfigured("the database URL must begin with postgresql://")
     return parsed.set(drivername="postgresql+psycopg")
 
 

@@ -26,6 +26,7 @@ from app.store.engine import Connection, Rows, fetch, sql
 # Each queue's rows are locked once, in claim order, and shared out by row number: a statement that
 # locked a row for one poll would lock it again for the next, since its own locks do not stop it.
 # The DELETE goes by ctid: the row is locked, so it cannot move, and no index is read twice.
+# No statement here joins two CTEs by job_id: without hash joins that would be quadratic.
 LEASE_JOBS = sql("""
 WITH demand AS (
     SELECT * FROM unnest(
@@ -47,33 +48,32 @@ WITH demand AS (
     ) r
 ), taken AS (
     DELETE FROM fencepost.ready WHERE ctid = ANY (ARRAY(SELECT row_at FROM picked))
+), grants AS MATERIALIZED (
+    SELECT d.poll, p.job_id, p.lease_version + 1 AS lease_version, p.attempt + 1 AS attempt, p.queue,
+           p.priority, p.run_at, p.checkpoint, p.error, p.previous, d.worker_id, d.lease_seconds,
+           least(now() + make_interval(secs => d.lease_seconds),
+                 now() + make_interval(secs => j.max_runtime_seconds)) AS expires_at,
+           now() + make_interval(secs => j.progress_timeout_seconds) AS stalls_at,
+           now() + make_interval(secs => j.max_runtime_seconds) AS deadline_at,
+           j.progress_timeout_seconds, j.kind, j.payload, j.metadata, j.max_attempts, j.created_at,
+           j.traceparent, j.tracestate, j.parent_job_id, j.parent_lease_version
+    FROM picked p
+    JOIN demand d ON d.queue = p.queue AND p.place BETWEEN d.first AND d.last
+    JOIN fencepost.jobs j ON j.job_id = p.job_id
 ), granted AS (
     INSERT INTO fencepost.leases (
         job_id, lease_version, granted_at, expires_at, stalls_at, deadline_at, run_at, lease_seconds,
         progress_timeout_seconds, attempt, priority, queue, worker_id, checkpoint, error, previous
     )
-    SELECT p.job_id,
-           p.lease_version + 1,
-           now(),
-           least(now() + make_interval(secs => d.lease_seconds),
-                 now() + make_interval(secs => j.max_runtime_seconds)),
-           now() + make_interval(secs => j.progress_timeout_seconds),
-           now() + make_interval(secs => j.max_runtime_seconds),
-           p.run_at, d.lease_seconds, j.progress_timeout_seconds, p.attempt + 1, p.priority, p.queue,
-           d.worker_id, p.checkpoint, p.error, p.previous
-    FROM picked p
-    JOIN demand d ON d.queue = p.queue AND p.place BETWEEN d.first AND d.last
-    JOIN fencepost.jobs j ON j.job_id = p.job_id
-    RETURNING job_id, lease_version, expires_at, deadline_at, attempt, lease_seconds
+    SELECT job_id, lease_version, now(), expires_at, stalls_at, deadline_at, run_at, lease_seconds,
+           progress_timeout_seconds, attempt, priority, queue, worker_id, checkpoint, error, previous
+    FROM grants
 )
-SELECT d.poll, g.lease_version, g.job_id, p.queue, j.kind, j.payload, j.metadata, p.priority,
-       g.attempt, j.max_attempts, g.expires_at, g.lease_seconds, g.deadline_at, p.checkpoint, p.previous,
-       j.created_at, p.run_at, j.traceparent, j.tracestate, j.parent_job_id, j.parent_lease_version
-FROM granted g
-JOIN picked p ON p.job_id = g.job_id
-JOIN demand d ON d.queue = p.queue AND p.place BETWEEN d.first AND d.last
-JOIN fencepost.jobs j ON j.job_id = g.job_id
-ORDER BY d.poll, p.priority, p.run_at, p.job_id
+SELECT poll, lease_version, job_id, queue, kind, payload, metadata, priority, attempt, max_attempts,
+       expires_at, lease_seconds, deadline_at, checkpoint, previous, created_at, run_at, traceparent,
+       tracestate, parent_job_id, parent_lease_version
+FROM grants
+ORDER BY poll, priority, run_at, job_id
 """)
 
 # How a poll of several queues spreads over them: by priority, then due time, over all of them.
@@ -99,6 +99,8 @@ GROUP BY p.poll, best.queue
 """)
 
 # A lower seq than before leaves the whole progress as it is; only a higher one restarts the clock.
+# Rows are written in the order of the input, which is sorted: the planner is told to join by nested loop
+# (engine.SESSION_SETTINGS), and locking them first would write one more log record a lease.
 HEARTBEAT_LEASES = sql("""
 WITH input AS (
     SELECT * FROM unnest(
@@ -107,12 +109,6 @@ WITH input AS (
         CAST(:percents AS double precision[]), CAST(:messages AS text[]),
         CAST(:with_checkpoints AS boolean[]), CAST(:checkpoints AS text[])
     ) AS i (job_id, lease_version, extend_seconds, seq, percent, message, with_checkpoint, checkpoint)
-), held AS MATERIALIZED (
-    SELECT l.job_id, l.lease_version
-    FROM fencepost.leases l
-    JOIN input i ON l.job_id = i.job_id AND l.lease_version = i.lease_version
-    ORDER BY l.job_id
-    FOR NO KEY UPDATE OF l
 )
 UPDATE fencepost.leases l
 SET expires_at = least(now() + make_interval(secs => COALESCE(i.extend_seconds, l.lease_seconds)),
@@ -127,31 +123,29 @@ SET expires_at = least(now() + make_interval(secs => COALESCE(i.extend_seconds, 
     progress_seq = greatest(i.seq, l.progress_seq),
     checkpoint = CASE WHEN i.with_checkpoint THEN CAST(i.checkpoint AS json) ELSE l.checkpoint END,
     is_touched = true
-FROM held, input i
-WHERE l.job_id = held.job_id AND l.lease_version = held.lease_version
-  AND i.job_id = held.job_id AND i.lease_version = held.lease_version
+FROM input i
+WHERE l.job_id = i.job_id AND l.lease_version = i.lease_version
 RETURNING l.job_id, l.expires_at, l.deadline_at, l.cancel_requested
 """)
 
+# Sorted input and nested loop, as in HEARTBEAT_LEASES.
 COMPLETE_LEASES = sql("""
 WITH input AS (
     SELECT * FROM unnest(
         CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[]),
         CAST(:results AS text[]), CAST(:fingerprints AS bytea[])
     ) AS i (job_id, lease_version, result, fingerprint)
-), held AS MATERIALIZED (
-    SELECT l.job_id, l.lease_version
-    FROM fencepost.leases l
-    JOIN input i ON l.job_id = i.job_id AND l.lease_version = i.lease_version
-    ORDER BY l.job_id
-    FOR UPDATE OF l
 ), ended AS (
     DELETE FROM fencepost.leases l
-    USING held
-    WHERE l.job_id = held.job_id AND l.lease_version = held.lease_version
-    RETURNING l.*
+    USING input i
+    WHERE l.job_id = i.job_id AND l.lease_version = i.lease_version
+    RETURNING l.*, i.result, i.fingerprint
 ), done AS (
-    DELETE FROM fencepost.jobs j USING held WHERE j.job_id = held.job_id RETURNING j.*
+    DELETE FROM fencepost.jobs j
+    USING ended e
+    WHERE j.job_id = e.job_id
+    RETURNING j.*, e.run_at, e.granted_at, e.lease_version, e.attempt, e.priority AS last_priority,
+              e.worker_id, e.result, e.error, e.checkpoint, e.previous, e.fingerprint
 )
 INSERT INTO fencepost.finished (
     job_id, created_at, run_at, granted_at, finished_at, lease_version, max_runtime_seconds,
@@ -159,14 +153,11 @@ INSERT INTO fencepost.finished (
     queue, kind, worker_id, payload, metadata, backoff, result, error, checkpoint, previous, traceparent,
     tracestate, caller, idempotency_key, fingerprint
 )
-SELECT d.job_id, d.created_at, e.run_at, e.granted_at, now(), e.lease_version, d.max_runtime_seconds,
-       d.progress_timeout_seconds, d.parent_job_id, d.parent_lease_version, e.attempt, d.max_attempts,
-       e.priority, 'succeeded', d.queue, d.kind, e.worker_id, d.payload, d.metadata, d.backoff,
-       CAST(i.result AS json), e.error, e.checkpoint, e.previous, d.traceparent, d.tracestate, d.caller,
-       d.idempotency_key, i.fingerprint
-FROM done d
-JOIN ended e ON e.job_id = d.job_id
-JOIN input i ON i.job_id = d.job_id AND i.lease_version = e.lease_version
+SELECT job_id, created_at, run_at, granted_at, now(), lease_version, max_runtime_seconds,
+       progress_timeout_seconds, parent_job_id, parent_lease_version, attempt, max_attempts, last_priority,
+       'succeeded', queue, kind, worker_id, payload, metadata, backoff, CAST(result AS json), error,
+       checkpoint, previous, traceparent, tracestate, caller, idempotency_key, fingerprint
+FROM done
 RETURNING job_id
 """)
 
@@ -234,7 +225,8 @@ WITH input AS (
     DELETE FROM fencepost.jobs j
     USING after a
     WHERE j.job_id = a.job_id AND a.state IN ('dead', 'cancelled')
-    RETURNING j.*
+    RETURNING j.*, a.run_at, a.granted_at, a.next_version, a.attempt_after, a.priority AS last_priority,
+              a.state, a.worker_id, a.error, a.checkpoint, a.previous
 ), to_finished AS (
     INSERT INTO fencepost.finished (
         job_id, created_at, run_at, granted_at, finished_at, lease_version, max_runtime_seconds,
@@ -242,12 +234,11 @@ WITH input AS (
         state, queue, kind, worker_id, payload, metadata, backoff, error, checkpoint, previous,
         traceparent, tracestate, caller, idempotency_key
     )
-    SELECT b.job_id, b.created_at, a.run_at, a.granted_at, now(), a.next_version, b.max_runtime_seconds,
-           b.progress_timeout_seconds, b.parent_job_id, b.parent_lease_version, a.attempt_after,
-           b.max_attempts, a.priority, a.state, b.queue, b.kind, a.worker_id, b.payload, b.metadata,
-           b.backoff, a.error, a.checkpoint, a.previous, b.traceparent, b.tracestate, b.caller,
-           b.idempotency_key
-    FROM buried b JOIN after a ON a.job_id = b.job_id
+    SELECT job_id, created_at, run_at, granted_at, now(), next_version, max_runtime_seconds,
+           progress_timeout_seconds, parent_job_id, parent_lease_version, attempt_after, max_attempts,
+           last_priority, state, queue, kind, worker_id, payload, metadata, backoff, error, checkpoint,
+           previous, traceparent, tracestate, caller, idempotency_key
+    FROM buried
 )
 SELECT job_id, queue, state, delay_seconds FROM ended
 """)
@@ -378,6 +369,7 @@ async def heartbeat_leases(conn: Connection, beats: Sequence[Heartbeat]) -> dict
 
     A job may stand only once. An expiry never passes the deadline.
     """
+    beats = sorted(beats, key=lambda beat: beat.token.job_id)
     rows = await fetch(
         conn,
         HEARTBEAT_LEASES,
@@ -401,6 +393,7 @@ async def complete_leases(conn: Connection, completions: Sequence[Completion]) -
     A job may stand only once. lease_version is the fencing token that lease_jobs handed out; a job that
     is missing from the answer is not running under it, and nothing of it was changed.
     """
+    completions = sorted(completions, key=lambda item: item.token.job_id)
     rows = await fetch(
         conn,
         COMPLETE_LEASES,

@@ -7,7 +7,9 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection as SyncConnection
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
 
+from app.domain.errors import Unavailable
 from app.store.engine import CONNECT_TIMEOUT_SECONDS, parse_url
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
@@ -29,7 +31,7 @@ def migrate(url: str) -> None:
 
     One session lock lets the replicas through one by one, and each finds what is left to do. Waiting for
     it is not bounded by lock_timeout, which only guards the migrations' own locks, so that a migration
-    gives up rather than queue every request behind it.
+    gives up rather than queue every request behind it. Raises Unavailable.
     """
     engine = create_engine(
         parse_url(url),
@@ -43,6 +45,9 @@ def migrate(url: str) -> None:
             conn.commit()
             _upgrade(conn)
             conn.commit()
+    except OperationalError as error:
+        first_line = str(error.orig).partition("\n")[0]
+        raise Unavailable(f"the database cannot be migrated: {first_line}") from error
     finally:
         engine.dispose()
 
