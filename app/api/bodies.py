@@ -79,12 +79,14 @@ def decode_list(text: str, decoder: msgspec.json.Decoder[T], *, member: str) -> 
 
 
 def decode_report(text: str, decoder: msgspec.json.Decoder[T]) -> T:
-    """Do as ``decode`` for a failure report: what cannot be stored is replaced, so that it lands."""
+    """Do as ``decode`` for a failure report: what cannot be stored is replaced, so that it lands.
+
+    A report with nothing to replace keeps its tokens.
+    """
     try:
-        value = decoder.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
+        return decode(text, decoder)
+    except (InvalidRequest, MalformedJson):
         return decode(repaired_report(text), decoder)
-    return decode(repaired_report(text), decoder) if json_tree.needs_a_look(text) else value
 
 
 def _decode_fast(text: str, decoder: msgspec.json.Decoder[T]) -> T:

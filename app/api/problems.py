@@ -92,10 +92,11 @@ def refusal_response(refusal: FencepostError, *, request_id: str) -> Response:
 
 
 def refusal_members(refusal: FencepostError) -> dict[str, object]:
-    """Return what a refusal adds to the common members; also used for one item of many."""
+    """Return what a refusal adds to the common members."""
     members = dict(refusal.members)
-    if isinstance(refusal, InvalidRequest):
+    if refusal.pointer is not None or isinstance(refusal, InvalidRequest):
         members["errors"] = [{"pointer": refusal.pointer or "", "message": refusal.detail}]
-    elif refusal.pointer is not None:
+    if refusal.pointer is not None and not isinstance(refusal, InvalidRequest):
+        # A conflict or a limit concerns one place: a caller should not have to search a list for it.
         members["pointer"] = refusal.pointer
     return members

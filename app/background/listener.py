@@ -1,29 +1,31 @@
-"""Feeds the LISTEN connection into the wake-ups; its pass ends only when that connection is gone."""
+"""Feeds the LISTEN connection into the wake-ups, one message a pass."""
 
-from contextlib import aclosing
+from collections.abc import AsyncIterator
 
 from app.operations.wakeups import Wakeups
 from app.store.notifications import listen
 
 
 class Listener:
-    """``is_listening`` tells whether wake-ups from other replicas arrive; without them polls fall back."""
+    """Keeps one listening connection over its passes; while there is none, polls fall back."""
 
     def __init__(self, url: str, wakeups: Wakeups) -> None:
         self._url = url
         self._wakeups = wakeups
-        self.is_listening = False
+        self._messages: AsyncIterator[str | None] | None = None
 
     async def run(self) -> float:
-        """Listen until the connection is gone; raises ConnectionError then."""
+        """Wait for the next message and take it in; raises ConnectionError when the connection is gone."""
+        if self._messages is None:
+            self._messages = listen(self._url)
         try:
-            async with aclosing(listen(self._url)) as messages:
-                async for message in messages:
-                    if message is None:
-                        self.is_listening = True
-                        self._wakeups.listening()
-                    else:
-                        self._wakeups.receive(message)
-        finally:
-            self.is_listening = False
+            message = await anext(self._messages)
+        except BaseException:
+            # What has raised has closed its connection; the next pass opens another one.
+            self._messages = None
+            raise
+        if message is None:
+            self._wakeups.listening()
+        else:
+            self._wakeups.receive(message)
         return 0.0

@@ -31,7 +31,11 @@ SESSION_SETTINGS = {
     "lock_timeout": "3s",
     "idle_in_transaction_session_timeout": "30s",
     "jit": "off",
+    # Planning a read over all partitions costs twice its execution: plan once a connection.
+    "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
+    # A bitmap loses the order of its index: a page of a queue would read and sort the whole queue.
+    "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
