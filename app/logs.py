@@ -32,5 +32,6 @@ def configure_logging(*, log_format: str | None, log_level: str) -> None:
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=log_level.upper(), force=True)
-    # The HTTP server tells each of its steps; what it has to warn about is all that concerns an operator.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # They tell each of their steps; what they have to warn about is all that concerns an operator.
+    for name in ("uvicorn", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -68,6 +68,7 @@ def serve_app(app: FastAPI, listener: socket.socket) -> None:
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     _Server(config, app).run(sockets=[listener])
+    _logger.info("ended")
 
 
 class _Server(uvicorn.Server):
@@ -96,5 +97,6 @@ class _Server(uvicorn.Server):
     def _end(self) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
+        _logger.info("told to end: %s", "open requests are cut" if self.force_exit else "polls are answered")
         if self.started:
             self._app.state.service.drain()

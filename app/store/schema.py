@@ -1,5 +1,6 @@
 """Migrations, and whether the schema is the one this code was written for."""
 
+import logging
 from pathlib import Path
 
 from alembic import command
@@ -11,6 +12,8 @@ from sqlalchemy.exc import OperationalError
 
 from app.domain.errors import Unavailable
 from app.store.engine import CONNECT_TIMEOUT_SECONDS, parse_url
+
+log = logging.getLogger(__name__)
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 
@@ -45,6 +48,7 @@ def migrate(url: str) -> None:
             conn.commit()
             _upgrade(conn)
             conn.commit()
+            log.info("the schema is at version %s", head())
     except OperationalError as error:
         first_line = str(error.orig).partition("\n")[0]
         raise Unavailable(f"the database cannot be migrated: {first_line}") from error
