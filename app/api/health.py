@@ -18,12 +18,12 @@ CHECK_SECONDS = 2.0
 routes = Routes()
 
 
-@routes.get(Endpoint("GET", "/livez", "get_liveness", "Is the process up", (200, schemas.LiveView)))
+@routes.without_body(Endpoint("GET", "/livez", "get_liveness", "Is the process up", (200, schemas.LiveView)))
 async def get_liveness(_request: Request, _service: Service, _query: Query) -> Response:
     return answer(schemas.LiveView(alive=True))
 
 
-@routes.get(
+@routes.without_body(
     Endpoint("GET", "/readyz", "get_readiness", "Can it serve", (200, schemas.ReadyView), ("unavailable",))
 )
 async def get_readiness(request: Request, service: Service, _query: Query) -> Response:
@@ -51,7 +51,7 @@ async def _failing_database(service: Service) -> list[str]:
     return [] if version == service.schema_version else [f"schema version {version}"]
 
 
-@routes.get(
+@routes.without_body(
     Endpoint(
         "GET",
         "/problems/{code}",

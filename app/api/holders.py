@@ -47,7 +47,7 @@ def _many_call(verb: str, summary: str, example: dict[str, object]) -> Endpoint:
     )
 
 
-@routes.post(
+@routes.with_body(
     _holder_call(
         "heartbeat", "Extend a lease, report progress", {"progress": {"seq": 3}}, schemas.RenewedLeaseView
     ),
@@ -58,7 +58,7 @@ async def heartbeat(request: Request, service: Service, asked: schemas.Heartbeat
     return answer(renewed_lease_view(await service.heartbeat.submit(beat)))
 
 
-@routes.post(
+@routes.with_body(
     _holder_call("complete", "Record success", {"result": {"sent": True}}, schemas.JobView),
     body(schemas.CompleteRequest),
 )
@@ -67,7 +67,7 @@ async def complete(request: Request, service: Service, asked: schemas.CompleteRe
     return _settled_answer(await service.complete.submit(completing))
 
 
-@routes.post(
+@routes.with_body(
     _holder_call(
         "fail", "Report a failure", {"error": {"type": "Timeout", "message": "no answer"}}, schemas.JobView
     ),
@@ -79,7 +79,7 @@ async def fail(request: Request, service: Service, asked: schemas.FailRequest) -
     )
 
 
-@routes.post(
+@routes.with_body(
     _holder_call("release", "Give a job back, its attempt too", {"delay_seconds": 5}, schemas.JobView),
     body(schemas.ReleaseRequest),
 )
@@ -93,7 +93,7 @@ def _settled_answer(settled: Settled) -> Response:
     return answer(job_view(settled.job), headers=_REPLAYED if settled.is_replay else None)
 
 
-@routes.post(
+@routes.with_body(
     Endpoint(
         "POST",
         "/v1/jobs/{job_id}/verify",
@@ -110,7 +110,7 @@ async def verify(request: Request, service: Service, asked: schemas.TokenRequest
     return Response(status_code=204)
 
 
-@routes.post(
+@routes.with_body(
     _many_call("heartbeat", "Extend many leases", {}),
     body(schemas.HeartbeatManyRequest, list_member="items"),
 )
@@ -128,7 +128,7 @@ async def heartbeat_many(
     return answer(schemas.ManyView(results))
 
 
-@routes.post(
+@routes.with_body(
     _many_call("complete", "Record many successes", {"result": None}),
     body(schemas.CompleteManyRequest, list_member="items"),
 )
@@ -143,7 +143,7 @@ async def complete_many(_request: Request, service: Service, asked: schemas.Comp
     return _settled_many([item.token for item in items], answers)
 
 
-@routes.post(
+@routes.with_body(
     _many_call("fail", "Report many failures", {"error": {"message": "no answer"}}),
     body(schemas.FailManyRequest, list_member="items", is_report=True),
 )
@@ -154,7 +154,7 @@ async def fail_many(_request: Request, service: Service, asked: schemas.FailMany
     return _settled_many([item.token for item in items], answers)
 
 
-@routes.post(
+@routes.with_body(
     _many_call("release", "Give many jobs back", {}),
     body(schemas.ReleaseManyRequest, list_member="items"),
 )

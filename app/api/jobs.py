@@ -44,7 +44,7 @@ _SEEN_ERRORS = ("job_not_found", "unavailable")
 _EXAMPLE_JOB = {"kind": "email.send", "queue": "mail", "payload": {"to": "a@example.com"}}
 
 
-@routes.post(
+@routes.with_body(
     Endpoint(
         "POST",
         "/v1/jobs",
@@ -72,7 +72,7 @@ async def submit_job(request: Request, service: Service, asked: schemas.JobReque
     return answer(job_view(submitted.job), headers={"Idempotent-Replayed": "true"})
 
 
-@routes.post(
+@routes.with_body(
     Endpoint(
         "POST",
         "/v1/jobs/batch",
@@ -91,7 +91,7 @@ async def submit_jobs(request: Request, service: Service, asked: schemas.BatchRe
     return answer(schemas.BatchView(entries), status=201)
 
 
-@routes.get(
+@routes.without_body(
     Endpoint(
         "GET",
         "/v1/jobs/{job_id}",
@@ -124,7 +124,7 @@ async def _read_when_finished(
     return answer(job_view(job))
 
 
-@routes.get(
+@routes.without_body(
     Endpoint(
         "GET",
         "/v1/jobs",
@@ -195,7 +195,7 @@ def _next_link(request: Request, query: Query, cursor: str | None) -> dict[str, 
     return {"Link": f'<{request.url.path}?{urlencode({**query, "cursor": cursor})}>; rel="next"'}
 
 
-@routes.get(
+@routes.without_body(
     Endpoint(
         "GET",
         "/v1/jobs/{job_id}/attempts",
@@ -222,7 +222,7 @@ async def list_attempts(request: Request, service: Service, query: Query) -> Res
     return answer(schemas.AttemptPageView(page, cursor), headers=_next_link(request, query, cursor))
 
 
-@routes.post(
+@routes.with_body(
     Endpoint(
         "POST",
         "/v1/jobs/{job_id}/cancel",
@@ -240,7 +240,7 @@ async def cancel(request: Request, service: Service, asked: schemas.CancelReques
     return answer(job_view(cancelled.job), status=202 if cancelled.is_requested else 200)
 
 
-@routes.post(
+@routes.with_body(
     Endpoint(
         "POST",
         "/v1/jobs/{job_id}/redrive",
@@ -257,7 +257,7 @@ async def redrive(request: Request, service: Service, asked: schemas.RedriveRequ
     return answer(job_view(await redrive_job(service.context, job_id_of(request), run_at=run_at)))
 
 
-@routes.post(
+@routes.with_body(
     Endpoint(
         "PATCH",
         "/v1/jobs/{job_id}",

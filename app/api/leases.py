@@ -13,7 +13,7 @@ from app.store.reads import read_leases
 routes = Routes()
 
 
-@routes.post(
+@routes.with_body(
     Endpoint(
         "POST",
         "/v1/leases",
@@ -39,7 +39,7 @@ async def _lease(request: Request, service: Service, asked: schemas.LeaseJobsReq
     return answer(leased_jobs_view(jobs, server_time=service.clock.now()), headers=headers)
 
 
-@routes.get(
+@routes.without_body(
     Endpoint(
         "GET",
         "/v1/leases",

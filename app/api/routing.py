@@ -75,27 +75,30 @@ class Routes:
     def __init__(self) -> None:
         self._router = APIRouter()
 
-    def get(self, endpoint: Endpoint) -> Callable[[Handler], Handler]:
+    def without_body(self, endpoint: Endpoint) -> Callable[[Handler], Handler]:
         """Declare a route without a body."""
 
         def declare(handler: Handler) -> Handler:
             async def handle(request: Request) -> Response:
-                return await _checked(request, endpoint, handler)
+                service: Service = request.app.state.service
+                query = _check(request, endpoint)
+                return await _bounded(endpoint, handler(request, service, query))
 
             self._add(endpoint, handle, body_type=None)
             return handler
 
         return declare
 
-    def post(self, endpoint: Endpoint, reader: Body[B]) -> Callable[[BodyHandler[B]], BodyHandler[B]]:
+    def with_body(self, endpoint: Endpoint, reader: Body[B]) -> Callable[[BodyHandler[B]], BodyHandler[B]]:
         """Declare a route with a body."""
 
         def declare(handler: BodyHandler[B]) -> BodyHandler[B]:
-            async def with_body(request: Request, service: Service, _query: Query) -> Response:
-                return await handler(request, service, await reader.read(request, service))
-
             async def handle(request: Request) -> Response:
-                return await _checked(request, endpoint, with_body)
+                service: Service = request.app.state.service
+                _check(request, endpoint)
+                # A large body on a slow line takes its time; only what comes after it is bounded.
+                asked = await reader.read(request, service)
+                return await _bounded(endpoint, handler(request, service, asked))
 
             self._add(endpoint, handle, body_type=reader.struct)
             return handler
@@ -131,14 +134,15 @@ class Routes:
         )
 
 
-async def _checked(request: Request, endpoint: Endpoint, handler: Handler) -> Response:
-    service: Service = request.app.state.service
+def _check(request: Request, endpoint: Endpoint) -> Query:
     query = read_query(request, allowed=endpoint.query)
     if not endpoint.takes_idempotency_key:
         refuse_idempotency_key(request)
-    if endpoint.waits:
-        return await handler(request, service, query)
-    return await within_bounds(handler(request, service, query))
+    return query
+
+
+async def _bounded(endpoint: Endpoint, answer: Awaitable[Response]) -> Response:
+    return await (answer if endpoint.waits else within_bounds(answer))
 
 
 async def within_bounds(answer: Awaitable[Response], *, wait_seconds: float = 0.0) -> Response:
