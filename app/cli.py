@@ -111,7 +111,7 @@ def serve_process(*, descriptor: int, parent: int) -> None:
 def migrate_command(data_dir: str | None) -> None:
     """Bring the database to the schema of this version."""
     settings = _settings(data_dir)
-    with _database(settings) as database_url:
+    with _database(settings, may_create=True) as database_url:
         migrate(settings.listen_url or database_url)
 
 
@@ -157,11 +157,16 @@ def _settings(data_dir: str | None) -> Settings:
 
 
 @contextlib.contextmanager
-def _database(settings: Settings) -> Iterator[str]:
-    """Give the database URL for one command; a bundled server that this command had to start ends with it."""
+def _database(settings: Settings, *, may_create: bool = False) -> Iterator[str]:
+    """Give the database URL for one command; a bundled server that this command had to start ends with it.
+
+    A data folder that does not exist is a mistyped one, unless the command may create it.
+    """
     if settings.database_url is not None:
         yield settings.database_url
         return
+    if not may_create and not settings.data_dir.exists():
+        raise SettingsError(f"there is no data in {settings.data_dir}; name its folder with --data-dir")
     server = BundledServer(settings.data_dir)
     try:
         yield server.start()

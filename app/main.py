@@ -21,6 +21,9 @@ from app.settings import Settings
 from app.store import schema
 from app.store.engine import Database
 
+# What is left of the ten seconds of an end when slow answers have used up theirs, the database's share apart.
+SETTLE_SECONDS = 1.0
+
 DESCRIPTION = """\
 Jobs arrive by POST; workers lease them and show the **lease_version** of their lease, the fencing token,
 with everything they do. A worker that has lost its lease is refused everywhere.
@@ -54,7 +57,7 @@ def create_app(settings: Settings, *, database_url: str, max_coalesced_items: in
             )
             yield
             app.state.service.drain()
-            await polls.settled()
+            await polls.settled(timeout_seconds=SETTLE_SECONDS)
         finally:
             await loops.stop()
             await database.close()

@@ -134,8 +134,9 @@ def environment_of_child(environ: Mapping[str, str], *, database_url: str) -> di
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
     for name in sorted(environ):
         if name.startswith(_PREFIX) and name not in _VARIABLES and name not in _IGNORED:
-            near = difflib.get_close_matches(name, _VARIABLES, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            names = [known.removeprefix(_PREFIX) for known in _VARIABLES]
+            near = difflib.get_close_matches(name.removeprefix(_PREFIX), names, n=1)
+            hint = f"; did you mean {_PREFIX}{near[0]}?" if near else ""
             raise SettingsError(f"{name[:100]!r} is not a setting of this version{hint}")
 
 

@@ -1,9 +1,9 @@
 """Re-runnable measurements on the bundled PostgreSQL, fsync on, load generator on the same machine.
 
-    python -m benchmarks          the table of this service, interleaved rounds, medians
-    python -m benchmarks.crash    kill -9 at random moments under load, and the account afterwards
+python -m benchmarks          the table of this service, interleaved rounds, medians
+python -m benchmarks.crash    kill -9 at random moments under load, and the account afterwards
 
-    load       a small keep-alive HTTP client, so that the generator is not what is measured
-    target     the service in a process of its own, with coalescing on or off
-    measures   one function a measurement
+load       a small keep-alive HTTP client, so that the generator is not what is measured
+target     the service in a process of its own, with coalescing on or off
+measures   one function a measurement
 """

@@ -124,9 +124,7 @@ def main(rounds: int, scale: float) -> None:
                 running_target(url, "plain", max_coalesced_items=1) as plain,
             ):
                 version = psycopg.connect(url).execute("SHOW server_version").fetchone()
-                found = [
-                    uvloop.run(one_round(coalesced, plain, scale=scale)) for _ in range(rounds)
-                ]
+                found = [uvloop.run(one_round(coalesced, plain, scale=scale)) for _ in range(rounds)]
         finally:
             server.stop()
     print(f"PostgreSQL {version[0] if version else '?'}, Python {platform.python_version()},")

@@ -75,7 +75,9 @@ async def drain(target: Target, *, queue: str, clients: int, max_jobs: int, jobs
                 status, _ = await connection.call(f"/v1/jobs/{leased[0]['id']}/complete", body)
             else:
                 items = [{"job_id": job["id"], "lease_version": job["lease_version"]} for job in leased]
-                status, _ = await connection.call("/v1/leases/complete", json.dumps({"items": items}).encode())
+                status, _ = await connection.call(
+                    "/v1/leases/complete", json.dumps({"items": items}).encode()
+                )
             if status != 200:
                 raise RuntimeError(f"answered {status}")
             done += len(leased)

@@ -13,7 +13,13 @@ def main() -> None:
     migrate(database_url)
     app = create_app(Settings(), database_url=database_url, max_coalesced_items=max_coalesced_items)
     uvicorn.run(
-        app, host="127.0.0.1", port=port, loop="uvloop", http="httptools", access_log=False, log_level="warning"
+        app,
+        host="127.0.0.1",
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        access_log=False,
+        log_level="warning",
     )
 
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import Request
 
+from app.api.wording import invalid
 from app.domain import json_tree
 from app.domain.errors import FencepostError, InvalidRequest, MalformedJson, TooLarge
 from app.domain.failure import repaired_report
@@ -55,7 +56,9 @@ def _too_large(max_bytes: int) -> TooLarge:
 def _check_media_type(request: Request) -> None:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
-        raise UnsupportedMediaType("Send the body with Content-Type: application/json.")
+        raise UnsupportedMediaType(
+            "Send the body with Content-Type: application/json (curl: -H 'Content-Type: application/json')."
+        )
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise UnsupportedMediaType(
             "Send Content-Type: application/json without a Content-Encoding; encoded bodies are not read."
@@ -95,7 +98,7 @@ def _decode_fast(text: str, decoder: msgspec.json.Decoder[T]) -> T:
     except msgspec.ValidationError as error:
         # It stops at the first member that does not fit; what comes after may not even be JSON.
         json_tree.check(json_tree.parse(text))
-        raise _invalid(str(error)) from error
+        raise invalid(str(error)) from error
     except (msgspec.DecodeError, RecursionError) as error:
         json_tree.check(json_tree.parse(text))
         raise MalformedJson("The body is not JSON.") from error
@@ -114,23 +117,3 @@ def _list_needs_a_look(text: str, member: str) -> bool:
     if not (_BEFORE_LIST.fullmatch(before) and _AFTER_LIST.fullmatch(after)):
         return True
     return any(json_tree.needs_a_look(bytes(item).decode()) for item in _RAW_ITEMS.decode(whole_list))
-
-
-_PATH = re.compile(r" - at `(key in )?`?\$(?P<path>[^`]*)`$")
-_STEP = re.compile(r"\.(?P<name>\w+)|\[(?P<index>\d+|\.\.\.)\]")
-_NAMED = re.compile(r"^Object (contains unknown|missing required) field `(?P<name>[^`]*)`")
-
-
-def _invalid(message: str) -> InvalidRequest:
-    """Turn msgspec's sentence into one that begins with a JSON pointer."""
-    found = _PATH.search(message)
-    pointer = ""
-    if found is not None:
-        steps = [step.group("name") or step.group("index") for step in _STEP.finditer(found.group("path"))]
-        pointer = "".join(f"/{step}" for step in steps if step != "...")
-        message = message[: found.start()]
-    named = _NAMED.match(message)
-    if named is not None:
-        pointer += "/" + json_tree.escape(named.group("name"))
-    message = message.replace(r"$(?!\n)", "$")
-    return InvalidRequest(f"{pointer or 'The body'}: {message}.", pointer=pointer)

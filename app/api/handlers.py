@@ -1,6 +1,7 @@
 """Turns what is raised on the way into problems."""
 
 import logging
+import time
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -18,6 +19,34 @@ _BY_STATUS = {404: "not_found", 405: "method_not_allowed"}
 _CLIENT_CLOSED_REQUEST = 499
 
 
+class _Trouble:
+    """Warns of what thousands may run into at once; some of each second are told, the rest counted."""
+
+    EACH_COUNT = 20
+
+    def __init__(self) -> None:
+        self._told_at = float("-inf")
+        self._told_count = 0
+        self._untold_count = 0
+
+    def tell(self, message: str, *values: object) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= 1:
+            self._told_count = 0
+        if self._told_count >= self.EACH_COUNT:
+            self._untold_count += 1
+            return
+        self._told_count += 1
+        self._told_at = now
+        if self._untold_count:
+            log.warning("%d more requests ran into the same", self._untold_count)
+            self._untold_count = 0
+        log.warning(message, *values)
+
+
+_trouble = _Trouble()
+
+
 def install(app: FastAPI) -> None:
     app.add_exception_handler(FencepostError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)
@@ -28,7 +57,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     if not isinstance(error, FencepostError):
         raise error
     if isinstance(error, Unavailable):
-        log.warning(
+        _trouble.tell(
             "request %s: %s %s: %s (%s)",
             request.state.request_id,
             request.method,
@@ -55,12 +84,13 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     code = _BY_STATUS.get(error.status_code, "invalid_request")
-    detail = {"not_found": "There is no such route.", "method_not_allowed": "Not for this method."}.get(
-        code, str(error.detail)
-    )
+    detail = str(error.detail)
     headers = dict(error.headers or {})
-    if code == "method_not_allowed":
+    if code == "not_found":
+        detail = "There is no such route; /docs and /openapi.json show all."
+    elif code == "method_not_allowed":
         headers["Allow"] = _allowed_methods(request)
+        detail = f"This route takes {headers['Allow']}."
     return problem_response(code, detail=detail, request_id=request.state.request_id, headers=headers)
 
 

@@ -43,7 +43,7 @@ def read_query(request: Request, *, allowed: Collection[str]) -> Mapping[str, st
         name_bytes, _, value_bytes = part.partition(b"=")
         name, value = _unquoted(name_bytes), _unquoted(value_bytes)
         if name not in allowed:
-            raise refused(name[:128], "is not a parameter of this route")
+            raise refused(name[:128], "there is no such parameter here")
         if name in parameters:
             raise refused(name, "stands twice")
         parameters[name] = value
@@ -54,12 +54,12 @@ def _unquoted(quoted: bytes) -> str:
     try:
         return unquote_to_bytes(quoted).decode()
     except UnicodeDecodeError as error:
-        raise InvalidRequest("The query string is not UTF-8.", pointer="") from error
+        raise InvalidRequest("the query string is not UTF-8", pointer="") from error
 
 
 def refused(name: str, message: str) -> InvalidRequest:
     """Return the refusal of one parameter or header, by its name."""
-    return InvalidRequest(f"{name}: {message}.", pointer=f"/{escape(name)}")
+    return InvalidRequest(message, pointer=f"/{escape(name)}")
 
 
 def whole_number(query: Mapping[str, str], name: str, *, default: int, low: int, high: int) -> int:
@@ -111,7 +111,7 @@ def in_calendar(at: datetime, pointer: str) -> datetime:
     except OverflowError:
         utc = None
     if utc is None or utc.year < 1970:
-        raise InvalidRequest(f"{pointer}: the year must be from 1970 to 9999 in UTC.", pointer=pointer)
+        raise InvalidRequest("the year must be from 1970 to 9999 in UTC", pointer=pointer)
     return utc
 
 

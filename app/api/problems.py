@@ -94,9 +94,10 @@ def refusal_response(refusal: FencepostError, *, request_id: str) -> Response:
 def refusal_members(refusal: FencepostError) -> dict[str, object]:
     """Return what a refusal adds to the common members."""
     members = dict(refusal.members)
-    if refusal.pointer is not None or isinstance(refusal, InvalidRequest):
-        members["errors"] = [{"pointer": refusal.pointer or "", "message": refusal.detail}]
-    if refusal.pointer is not None and not isinstance(refusal, InvalidRequest):
+    if isinstance(refusal, InvalidRequest):
+        members["errors"] = [{"pointer": refusal.pointer, "message": refusal.message}]
+    elif refusal.pointer is not None:
+        members["errors"] = [{"pointer": refusal.pointer, "message": refusal.detail}]
         # A conflict or a limit concerns one place: a caller should not have to search a list for it.
         members["pointer"] = refusal.pointer
     return members

@@ -54,10 +54,7 @@ def job_spec(
 ) -> JobSpec:
     """Return what is asked for; ``pointer`` is where the body stands in the request."""
     if body.run_at is not None and body.delay_seconds is not None:
-        raise InvalidRequest(
-            f"{pointer}/delay_seconds: give run_at or delay_seconds, not both.",
-            pointer=f"{pointer}/delay_seconds",
-        )
+        raise InvalidRequest("give run_at or delay_seconds, not both", pointer=f"{pointer}/delay_seconds")
     if isinstance(body, schemas.JobRequest) and body.parent is not None:
         parent = Parent(body.parent.job_id, body.parent.lease_version)
     spec = JobSpec(

@@ -132,6 +132,11 @@ class Routes:
                 example=endpoint.example,
             ),
         )
+        if endpoint.method == "GET":
+            # Probes and load balancers ask with HEAD; the server leaves the body out.
+            self._router.add_api_route(
+                endpoint.path, handle, methods=["HEAD"], response_class=Response, include_in_schema=False
+            )
 
 
 def _check(request: Request, endpoint: Endpoint) -> Query:

@@ -1,11 +1,11 @@
 """What a request may say, and what an answer looks like: the source of validation and of OpenAPI.
 
 ``msgspec.Raw`` holds opaque JSON as its own text. Whole numbers are strict (true, "5" and 5.0 are
-refused), unknown members are refused. A member that may be null means the same when it is left out.
+refused), unknown members are refused. A member whose type allows null means the same when it is left out.
 """
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -41,6 +41,17 @@ JobId = Annotated[
 Instant = Annotated[datetime, Meta(tz=True, description="RFC 3339 with an offset.")]
 Reason = Annotated[str, Meta(max_length=1024, pattern=r"^[^\x00]*$(?!\n)")]
 KeyText = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^ *[!-~][ -~]*$(?!\n)")]
+
+
+# What the patterns mean, in words.
+RULES = {
+    r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$(?!\n)": (
+        "1 to 128 characters of A-Z a-z 0-9 _ . : -, the first a letter or digit"
+    ),
+    r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)": "a canonical lower-case UUID",
+    r"^[^\x00]*$(?!\n)": "a text without U+0000 and without a line break at its end",
+    r"^ *[!-~][ -~]*$(?!\n)": "1 to 255 printable ASCII characters, not all blank",
+}
 
 
 class Request(Struct, frozen=True, forbid_unknown_fields=True):
@@ -189,6 +200,25 @@ class ReleaseManyRequest(Request, kw_only=True, frozen=True):
     items: list[ReleaseItem]
 
 
+# What answers are made of: written as it is stored, so that the types are for the document alone.
+Time = Annotated[datetime, Meta(tz=True, description="RFC 3339, in UTC with Z.")]
+_FAILURE: dict[str, Any] = {
+    "type": ["object", "null"],
+    "properties": {"type": {"type": ["string", "null"]}, "message": {"type": "string"}, "details": {}},
+    "required": ["type", "message", "details"],
+}
+_PREVIOUS: dict[str, Any] = {
+    "type": ["object", "null"],
+    "properties": {"attempt": {"type": "integer"}, "outcome": {"type": "string"}, "error": _FAILURE},
+    "required": ["attempt", "outcome", "error"],
+}
+Metadata = Annotated[
+    Raw, Meta(extra_json_schema={"type": "object", "additionalProperties": {"type": "string"}})
+]
+Failure = Annotated[Raw, Meta(extra_json_schema=_FAILURE)]
+Previous = Annotated[Raw, Meta(extra_json_schema=_PREVIOUS)]
+
+
 class BackoffView(Struct, frozen=True):
     type: str
     base_seconds: float
@@ -211,14 +241,14 @@ class ProgressView(Struct, frozen=True):
 class LeaseView(Struct, frozen=True):
     worker_id: str
     lease_version: int
-    granted_at: datetime
-    expires_at: datetime
-    deadline_at: datetime | None
+    granted_at: Time
+    expires_at: Time
+    deadline_at: Time | None
     progress: ProgressView | None
     cancel_requested: bool
 
 
-class JobView(Struct, frozen=True):
+class JobView(Struct, frozen=True, kw_only=True):
     """A job as it is now. In a list, payload and result are left out unless they are asked for."""
 
     id: str
@@ -226,11 +256,11 @@ class JobView(Struct, frozen=True):
     kind: str
     state: Literal["scheduled", "ready", "running", "succeeded", "dead", "cancelled"]
     priority: int
-    payload: Raw | UnsetType
-    metadata: Raw
-    run_at: datetime
-    created_at: datetime
-    finished_at: datetime | None
+    payload: Raw | UnsetType = UNSET
+    metadata: Metadata
+    run_at: Time
+    created_at: Time
+    finished_at: Time | None
     attempt: int
     max_attempts: int
     backoff: BackoffView
@@ -238,8 +268,8 @@ class JobView(Struct, frozen=True):
     progress_timeout_seconds: float | None
     lease_version: int
     lease: LeaseView | None
-    result: Raw | UnsetType
-    error: Raw
+    result: Raw | UnsetType = UNSET
+    error: Failure
     checkpoint: Raw
     parent: ParentView | None
     idempotency_key: str | None
@@ -263,8 +293,8 @@ class AttemptView(Struct, frozen=True):
     attempt: int
     lease_version: int
     worker_id: str
-    granted_at: datetime
-    ended_at: datetime | None
+    granted_at: Time
+    ended_at: Time | None
     outcome: Literal[
         "running",
         "succeeded",
@@ -275,7 +305,7 @@ class AttemptView(Struct, frozen=True):
         "released",
         "cancelled",
     ]
-    error: Raw
+    error: Failure
 
 
 class AttemptPageView(Struct, frozen=True):
@@ -290,18 +320,18 @@ class LeasedJobView(Struct, frozen=True):
     queue: str
     kind: str
     payload: Raw
-    metadata: Raw
+    metadata: Metadata
     priority: int
     attempt: int
     max_attempts: int
     lease_version: int
-    lease_expires_at: datetime
+    lease_expires_at: Time
     lease_seconds: float
-    deadline_at: datetime | None
+    deadline_at: Time | None
     checkpoint: Raw
-    previous: Raw
-    created_at: datetime
-    run_at: datetime
+    previous: Previous
+    created_at: Time
+    run_at: Time
     traceparent: str | None
     tracestate: str | None
     parent: ParentView | None
@@ -309,7 +339,7 @@ class LeasedJobView(Struct, frozen=True):
 
 class LeasedJobsView(Struct, frozen=True):
     jobs: list[LeasedJobView]
-    server_time: datetime
+    server_time: Time
 
 
 class HeldLeaseView(Struct, frozen=True):
@@ -318,9 +348,9 @@ class HeldLeaseView(Struct, frozen=True):
     queue: str
     kind: str
     attempt: int
-    granted_at: datetime
-    expires_at: datetime
-    deadline_at: datetime | None
+    granted_at: Time
+    expires_at: Time
+    deadline_at: Time | None
     cancel_requested: bool
 
 
@@ -329,8 +359,8 @@ class HeldLeasesView(Struct, frozen=True):
 
 
 class RenewedLeaseView(Struct, frozen=True):
-    lease_expires_at: datetime
-    deadline_at: datetime | None
+    lease_expires_at: Time
+    deadline_at: Time | None
     cancel_requested: bool
 
 
@@ -340,8 +370,8 @@ class ItemView(Struct, frozen=True, kw_only=True):
     job_id: str
     status: Literal["ok", "replayed", "lease_lost", "not_found"]
     state: Literal["scheduled", "ready", "running", "succeeded", "dead", "cancelled"] | UnsetType = UNSET
-    lease_expires_at: datetime | UnsetType = UNSET
-    deadline_at: datetime | None | UnsetType = UNSET
+    lease_expires_at: Time | UnsetType = UNSET
+    deadline_at: Time | None | UnsetType = UNSET
     cancel_requested: bool | UnsetType = UNSET
     code: str | UnsetType = UNSET
     detail: str | UnsetType = UNSET
@@ -359,7 +389,7 @@ class ManyView(Struct, frozen=True):
 
 class LoopView(Struct, frozen=True):
     ok: bool
-    last_success_at: datetime | None
+    last_success_at: Time | None
 
 
 class ReadyView(Struct, frozen=True):
@@ -381,8 +411,15 @@ class ProblemMeaningView(Struct, frozen=True):
     meaning: str
 
 
-class ProblemView(Struct, frozen=True):
-    """RFC 9457; some codes add members of their own."""
+class PointedErrorView(Struct, frozen=True):
+    """``pointer`` is a JSON pointer into the request; an empty one is the whole body."""
+
+    pointer: str
+    message: str
+
+
+class ProblemView(Struct, frozen=True, kw_only=True):
+    """RFC 9457; the members that may be missing belong to some codes only."""
 
     type: str
     title: str
@@ -390,3 +427,10 @@ class ProblemView(Struct, frozen=True):
     detail: str
     code: str
     request_id: str
+    errors: list[PointedErrorView] | UnsetType = UNSET
+    pointer: str | UnsetType = UNSET
+    job_id: str | UnsetType = UNSET
+    job_state: str | None | UnsetType = UNSET
+    presented_version: int | UnsetType = UNSET
+    current_version: int | None | UnsetType = UNSET
+    reason: str | UnsetType = UNSET

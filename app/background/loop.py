@@ -39,6 +39,8 @@ class Loop:
         return (
             self._task is not None
             and not self._task.done()
+            # A loop whose silence says nothing has none to break.
+            and (self.last_success_at is not None or self.silence_seconds == float("inf"))
             and time.monotonic() - self._succeeded_at < self.silence_seconds
         )
 
@@ -68,7 +70,7 @@ class Loop:
         except Exception as error:  # noqa: BLE001 - a loop that dies takes its work with it, unnoticed
             return self._failed(error)
         if self._failures:
-            log.warning("loop %s works again after %d failures", self.name, self._failures)
+            log.warning("loop %s works again; it failed %d times", self.name, self._failures)
         self._failures = 0
         self._succeeded_at = time.monotonic()
         self.last_success_at = datetime.now(UTC)
@@ -78,7 +80,7 @@ class Loop:
         self._failures += 1
         if isinstance(error, (Unavailable, ConnectionError)):
             if self._failures == 1:
-                log.warning("loop %s: %s; it goes on trying", self.name, error)
+                log.warning("loop %s goes on trying: %s", self.name, error)
         else:
             log.error("loop %s failed", self.name, exc_info=error)
         ceiling = min(MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS * 2.0 ** min(self._failures, 10))

@@ -34,7 +34,13 @@ class FencepostError(Exception):
 
 
 class InvalidRequest(FencepostError):
+    """``message`` says what is wrong with the place that ``pointer`` names; "" is the whole request."""
+
     code = "invalid_request"
+
+    def __init__(self, message: str, *, pointer: str) -> None:
+        super().__init__(f"{pointer or 'The request'}: {message}.", pointer=pointer)
+        self.message = message
 
 
 class NotStrictJson(InvalidRequest):

@@ -139,7 +139,7 @@ def _check_doubles(members: Members, pointer: str) -> None:
 
 
 def _refuse(message: str, pointer: str) -> NoReturn:
-    raise NotStrictJson(f"{pointer or 'The body'}: {message}.", pointer=pointer)
+    raise NotStrictJson(message, pointer=pointer)
 
 
 def escape(name: str) -> str:

@@ -84,7 +84,7 @@ async def _repeat(conn: Connection, request: LeaseRequest) -> list[LeasedJob] | 
 
 
 def request_id_reused() -> InvalidRequest:
-    return InvalidRequest("/request_id: this request_id was used with another body.", pointer="/request_id")
+    return InvalidRequest("it was used with another body", pointer="/request_id")
 
 
 async def _grant(conn: Connection, wishes: Sequence[Wish]) -> Grants:

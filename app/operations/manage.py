@@ -97,7 +97,7 @@ async def edit_job(context: Context, job_id: str, edit: Edit) -> Job:
             raise NotEditable(job_id=job_id, job_state=locked.state.value)
         if edit.max_attempts is not None and edit.max_attempts <= locked.attempt:
             raise InvalidRequest(
-                f"/max_attempts: {locked.attempt} attempts are used already; more must be allowed.",
+                f"{locked.attempt} attempts are used already; more must be allowed",
                 pointer="/max_attempts",
             )
         return await stored_jobs.edit_job(conn, locked.token, edit)

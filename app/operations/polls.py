@@ -131,10 +131,18 @@ class Polls:
         for poll in [*self._new, *(poll for polls in self._parked.values() for poll in polls)]:
             self._end_wait(poll)
 
-    async def settled(self) -> None:
-        """Wait until no claim and no give-back is under way."""
-        while tasks := [task for task in (self._claimer, *self._givers) if task is not None]:
-            await asyncio.wait(tasks)
+    async def settled(self, *, timeout_seconds: float) -> bool:
+        """Wait until no claim and no give-back is under way; False when that takes too long.
+
+        Then the database is silent, and whatever it grants after all runs out.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while tasks := [task for task in (self._claimer, *self._givers) if task is not None]:
+                    await asyncio.wait(tasks)
+        except TimeoutError:
+            return False
+        return True
 
     def _admit(self, poll: Poll) -> None:
         request = poll.wish.request

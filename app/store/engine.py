@@ -5,6 +5,7 @@ when they were made: queue tables are empty one minute and hold millions the nex
 cached for the empty one (sequential scan, hash join) would stay until the next ANALYZE.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,6 +24,8 @@ from app.domain.errors import Misconfigured, Unavailable
 
 CONNECT_TIMEOUT_SECONDS = 3
 POOL_TIMEOUT_SECONDS = 3
+# The server ends its own statements; this is for one that no longer says anything at all.
+SILENCE_SECONDS = 10
 
 SESSION_SETTINGS = {
     "application_name": "fencepost",
@@ -43,11 +46,13 @@ SESSION_SETTINGS = {
 # SQLSTATE classes and codes that say "not now", beyond those the driver calls operational:
 # a server that went read-only after a failover (25006), and one that is out of resources.
 _NOT_NOW = ("25006", "53")
+# No such table, no such schema.
+_NO_SCHEMA = ("42P01", "3F000")
 
 Statement = TextClause
 Rows = Sequence[Row[Any]]
 
-__all__ = ["Connection", "Database", "Rows", "Statement", "fetch", "sql"]
+__all__ = ["Connection", "Database", "ImpatientConnection", "Rows", "Statement", "fetch", "sql"]
 
 
 def sql(statement: str) -> Statement:
@@ -87,7 +92,11 @@ class Database:
             pool_size=pool_size,
             max_overflow=0,
             pool_timeout=POOL_TIMEOUT_SECONDS,
-            connect_args={"options": options, "connect_timeout": CONNECT_TIMEOUT_SECONDS},
+            connect_args={
+                "options": options,
+                "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+                "async_creator_fn": ImpatientConnection.connect,
+            },
         )
         event.listen(self._engine.sync_engine, "connect", _register_loaders)
         self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -97,14 +106,14 @@ class Database:
     async def begin(self) -> AsyncIterator[Connection]:
         """Open a transaction. Raises Unavailable when the database does not answer."""
         with _trouble():
-            async with self._engine.begin() as conn:
+            async with asyncio.timeout(SILENCE_SECONDS), self._engine.begin() as conn:
                 yield conn
 
     @asynccontextmanager
     async def one_statement(self) -> AsyncIterator[Connection]:
         """Open a connection on which each statement is a transaction of its own: no BEGIN, no COMMIT."""
         with _trouble():
-            async with self._autocommit.connect() as conn:
+            async with asyncio.timeout(SILENCE_SECONDS), self._autocommit.connect() as conn:
                 yield conn
 
     @asynccontextmanager
@@ -118,6 +127,18 @@ class Database:
         await self._engine.dispose()
 
 
+class ImpatientConnection(AsyncConnection[Any]):
+    """Gives up at once when whoever waits for a statement does.
+
+    The driver would ask the server to cancel the statement and wait for up to ten seconds. We stop waiting
+    only for a server that has been silent for longer than its own statement_timeout, or at the end.
+    """
+
+    async def cancel_safe(self, *, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - the driver's signature
+        del timeout
+        self.pgconn.finish()
+
+
 class _trouble:  # noqa: N801 - reads as a statement where it is used
     """Turn what the driver raises when the database cannot serve into Unavailable."""
 
@@ -129,6 +150,8 @@ class _trouble:  # noqa: N801 - reads as a statement where it is used
             raise Unavailable("The database does not answer.") from error
         if isinstance(error, DBAPIError):
             state = getattr(error.orig, "sqlstate", None) or ""
+            if state in _NO_SCHEMA:
+                raise Misconfigured("The schema is not there; run fencepost migrate.") from error
             if error.connection_invalidated or state.startswith(_NOT_NOW):
                 raise Unavailable("The database does not answer.") from error
 

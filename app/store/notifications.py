@@ -7,17 +7,17 @@ message cannot be lost with it. ``split`` cuts long lists.
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator
 
-from psycopg import AsyncConnection, Error
+from psycopg import Error
 from sqlalchemy.engine import URL
 
-from app.store.engine import CONNECT_TIMEOUT_SECONDS, Connection, parse_url, sql
+from app.store.engine import CONNECT_TIMEOUT_SECONDS, Connection, ImpatientConnection, parse_url, sql
 
 CHANNEL = "fencepost"
 MAX_MESSAGE_BYTES = 7_900
 
 # A listener whose packets are dropped on the way looks open for ever; this asks it.
-PING_INTERVAL_SECONDS = 10.0
-PING_TIMEOUT_SECONDS = 5.0
+PING_INTERVAL_SECONDS = 5.0
+PING_TIMEOUT_SECONDS = 3.0
 
 NOTIFY = sql("SELECT pg_notify('fencepost', message) FROM unnest(CAST(:messages AS text[])) AS m (message)")
 
@@ -47,7 +47,7 @@ async def listen(url: str) -> AsyncGenerator[str | None]:
     Opens a connection of its own, outside the pool.
     """
     try:
-        connection = await AsyncConnection.connect(
+        connection = await ImpatientConnection.connect(
             _conninfo(parse_url(url)),
             autocommit=True,
             connect_timeout=CONNECT_TIMEOUT_SECONDS,
