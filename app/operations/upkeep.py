@@ -5,6 +5,7 @@ from app.store import doctor, lease_requests, partitions, schedule
 from app.store.schedule import NextDue
 
 MAX_JOBS_A_STEP = 1000
+MAX_KEYS_A_STEP = 10_000
 
 
 async def promote_jobs(context: Context) -> NextDue:
@@ -32,13 +33,19 @@ async def prune(context: Context, *, look_back_seconds: float) -> list[str]:
     Keys go before the partitions that name them. ``look_back_seconds`` bounds how far before the end of
     their time keys are looked for, counted from the finish of their jobs.
     """
-    async with context.database.begin() as conn:
-        await partitions.delete_old_keys(
-            conn, retention=context.retention, look_back_seconds=look_back_seconds
-        )
-    async with context.database.begin() as conn:
+    while True:
+        async with context.database.upkeep() as conn:
+            count = await partitions.delete_old_keys(
+                conn,
+                retention=context.retention,
+                look_back_seconds=look_back_seconds,
+                max_keys=MAX_KEYS_A_STEP,
+            )
+        if count < MAX_KEYS_A_STEP:
+            break
+    async with context.database.upkeep() as conn:
         await lease_requests.delete_old_lease_requests(conn)
-    async with context.database.begin() as conn:
+    async with context.database.upkeep() as conn:
         return await partitions.drop_partitions(conn, retention=context.retention)
 
 

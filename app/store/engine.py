@@ -24,6 +24,7 @@ from app.domain.errors import Misconfigured, Unavailable
 
 CONNECT_TIMEOUT_SECONDS = 3
 POOL_TIMEOUT_SECONDS = 3
+UPKEEP_SECONDS = 60
 # The server ends its own statements; this is for one that no longer says anything at all.
 SILENCE_SECONDS = 10
 
@@ -79,6 +80,9 @@ def parse_url(url: str) -> URL:
     return parsed.set(drivername="postgresql+psycopg")
 
 
+ALLOW_UPKEEP = sql("SET LOCAL statement_timeout = '60s'")
+
+
 class Database:
     """A pool of connections to one PostgreSQL.
 
@@ -107,6 +111,14 @@ class Database:
         """Open a transaction. Raises Unavailable when the database does not answer."""
         with _trouble():
             async with asyncio.timeout(SILENCE_SECONDS), self._engine.begin() as conn:
+                yield conn
+
+    @asynccontextmanager
+    async def upkeep(self) -> AsyncIterator[Connection]:
+        """Open a transaction for which no request waits: its statements may take a minute."""
+        with _trouble():
+            async with asyncio.timeout(UPKEEP_SECONDS + SILENCE_SECONDS), self._engine.begin() as conn:
+                await conn.execute(ALLOW_UPKEEP)
                 yield conn
 
     @asynccontextmanager

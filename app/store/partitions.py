@@ -34,12 +34,15 @@ DELETE FROM fencepost.idempotency_keys k
 USING (
     SELECT f.caller, f.idempotency_key, f.job_id
     FROM fencepost.finished f
+    JOIN fencepost.idempotency_keys taken
+      ON taken.caller = f.caller AND taken.key = f.idempotency_key AND taken.job_id = f.job_id
     WHERE f.idempotency_key IS NOT NULL
       AND f.finished_at > now() - make_interval(secs => :look_back_seconds)
       AND f.finished_at <= now() - make_interval(secs => least(
           CAST(:idempotency_seconds AS double precision),
           CASE f.state WHEN 'dead' THEN CAST(:dead_seconds AS double precision)
                        ELSE CAST(:finished_seconds AS double precision) END))
+    LIMIT :max_keys
 ) old
 WHERE k.caller = old.caller AND k.key = old.idempotency_key AND k.job_id = old.job_id
 """)
@@ -97,12 +100,15 @@ async def drop_partitions(conn: Connection, *, retention: Retention) -> list[str
     return dropped
 
 
-async def delete_old_keys(conn: Connection, *, retention: Retention, look_back_seconds: float) -> int:
+async def delete_old_keys(
+    conn: Connection, *, retention: Retention, look_back_seconds: float, max_keys: int
+) -> int:
     """Delete idempotency keys whose time ended within the last ``look_back_seconds``; return how many."""
     result = await conn.execute(
         DELETE_OLD_KEYS,
         {
             "look_back_seconds": look_back_seconds,
+            "max_keys": max_keys,
             "idempotency_seconds": retention.idempotency_seconds,
             "finished_seconds": retention.finished_seconds,
             "dead_seconds": retention.dead_seconds,
