@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api import requests, schemas
-from app.api.parameters import job_id_of
+from app.api.parameters import job_id_of, trace_headers_of
 from app.api.routing import Endpoint, Routes, answer, body
 from app.api.service import Service
 from app.api.views import job_view, renewed_lease_view
@@ -24,6 +24,7 @@ _TOKEN = {"job_id": "0193a3f0-5c00-7000-8000-000000000000", "lease_version": 1}
 
 
 def _holder_call(verb: str, summary: str, example: dict[str, object], view: type) -> Endpoint:
+    is_settling = view is schemas.JobView
     return Endpoint(
         "POST",
         f"/v1/jobs/{{job_id}}/{verb}",
@@ -31,7 +32,9 @@ def _holder_call(verb: str, summary: str, example: dict[str, object], view: type
         summary,
         (200, view),
         _HOLDER_ERRORS,
+        takes_trace=verb == "complete",
         example={"lease_version": 1} | example,
+        headers=("Idempotent-Replayed",) if is_settling else (),
     )
 
 
@@ -43,6 +46,7 @@ def _many_call(verb: str, summary: str, example: dict[str, object]) -> Endpoint:
         summary,
         (200, schemas.ManyView),
         ("unavailable",),
+        takes_trace=verb == "complete",
         example={"items": [_TOKEN | example]},
     )
 
@@ -63,7 +67,9 @@ async def heartbeat(request: Request, service: Service, asked: schemas.Heartbeat
     body(schemas.CompleteRequest),
 )
 async def complete(request: Request, service: Service, asked: schemas.CompleteRequest) -> Response:
-    completing = requests.completing(job_id_of(request), asked, service.limits)
+    completing = requests.completing(
+        job_id_of(request), asked, service.limits, trace=trace_headers_of(request)
+    )
     return _settled_answer(await service.complete.submit(completing))
 
 
@@ -132,11 +138,12 @@ async def heartbeat_many(
     _many_call("complete", "Record many successes", {"result": None}),
     body(schemas.CompleteManyRequest, list_member="items"),
 )
-async def complete_many(_request: Request, service: Service, asked: schemas.CompleteManyRequest) -> Response:
+async def complete_many(request: Request, service: Service, asked: schemas.CompleteManyRequest) -> Response:
     limits = service.limits
     requests.check_item_count(len(asked.items), limits, pointer="/items")
+    trace = trace_headers_of(request)
     items = [
-        requests.completing(item.job_id, item, limits, pointer=f"/items/{index}")
+        requests.completing(item.job_id, item, limits, pointer=f"/items/{index}", trace=trace)
         for index, item in enumerate(asked.items)
     ]
     answers = await complete_leases(service.context, items, with_jobs=False)

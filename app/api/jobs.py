@@ -53,6 +53,8 @@ _EXAMPLE_JOB = {"kind": "email.send", "queue": "mail", "payload": {"to": "a@exam
         (201, schemas.JobView),
         ("lease_lost", "idempotency_key_reused", "unavailable"),
         takes_idempotency_key=True,
+        takes_trace=True,
+        headers=("Location", "Idempotent-Replayed"),
         example=_EXAMPLE_JOB,
         more_successes={200: "Replay: the idempotency key is known"},
     ),
@@ -80,6 +82,7 @@ async def submit_job(request: Request, service: Service, asked: schemas.JobReque
         "Create many jobs, all or none",
         (201, schemas.BatchView),
         ("lease_lost", "idempotency_key_reused", "unavailable"),
+        takes_trace=True,
         example={"jobs": [_EXAMPLE_JOB | {"idempotency_key": "welcome-17"}]},
     ),
     body(schemas.BatchRequest, list_member="jobs"),
@@ -142,6 +145,7 @@ async def _read_when_finished(
             "include": {"type": "string", "description": "payload, result or both, with a comma between"},
             **_PAGE_QUERY,
         },
+        headers=("Link",),
     )
 )
 async def list_jobs(request: Request, service: Service, query: Query) -> Response:
@@ -204,6 +208,7 @@ def _next_link(request: Request, query: Query, cursor: str | None) -> dict[str, 
         (200, schemas.AttemptPageView),
         (*_SEEN_ERRORS, "invalid_cursor"),
         query=_PAGE_QUERY,
+        headers=("Link",),
     )
 )
 async def list_attempts(request: Request, service: Service, query: Query) -> Response:

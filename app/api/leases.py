@@ -23,6 +23,7 @@ routes = Routes()
         ("unavailable",),
         example={"worker_id": "w1", "queues": ["mail"], "wait_seconds": 20, "lease_seconds": 30},
         waits=True,
+        headers=("Retry-After",),
     ),
     body(schemas.LeaseJobsRequest),
 )

@@ -18,20 +18,42 @@ _ALWAYS = ("invalid_request", "internal_error")
 _WITH_BODY = ("malformed_json", "too_large", "unsupported_media_type")
 
 
+HEADERS = {
+    "X-Request-Id": "The caller's, when it is well-formed, else a new one; the log has it too.",
+    "Location": "The address of the new job.",
+    "Idempotent-Replayed": "`true` when this call was accepted before; nothing was changed.",
+    "Link": 'The next page, `rel="next"`; not on the last one.',
+    "Retry-After": "Seconds after which to come back.",
+}
+
+
+def _headers(names: Sequence[str]) -> dict[str, Any]:
+    return {
+        name: {"description": HEADERS[name], "schema": {"type": "string"}}
+        for name in ("X-Request-Id", *names)
+    }
+
+
 def responses(
-    success: tuple[int, type | None], errors: Sequence[str], *, more: Mapping[int, str], body: bool
+    success: tuple[int, type | None],
+    errors: Sequence[str],
+    *,
+    more: Mapping[int, str],
+    headers: Sequence[str],
+    body: bool,
 ) -> dict[int | str, dict[str, Any]]:
     """Return the responses of a route: its success, and for each status the codes it can carry."""
     status, view = success
-    found: dict[int | str, dict[str, Any]] = {status: _success("Success", view)}
+    found: dict[int | str, dict[str, Any]] = {status: _success("Success", view, headers)}
     for other, description in more.items():
-        found[other] = _success(description, view)
+        found[other] = _success(description, view, headers)
     codes = dict.fromkeys([*errors, *_ALWAYS, *(_WITH_BODY if body else ())])
     by_status: dict[int, list[str]] = {}
     for code in codes:
         by_status.setdefault(PROBLEMS[code].status, []).append(code)
     for error_status, names in sorted(by_status.items()):
         found[error_status] = {
+            "headers": _headers(["Retry-After"] if error_status == 503 else []),
             "description": "; ".join(f"`{name}`: {PROBLEMS[name].title}" for name in names),
             "content": {
                 MEDIA_TYPE: {
@@ -47,11 +69,12 @@ def responses(
     return found
 
 
-def _success(description: str, view: type | None) -> dict[str, Any]:
+def _success(description: str, view: type | None, headers: Sequence[str]) -> dict[str, Any]:
     if view is None:
-        return {"description": description}
+        return {"description": description, "headers": _headers(headers)}
     return {
         "description": description,
+        "headers": _headers(headers),
         "content": {"application/json": {"schema": {"$ref": _REF.format(name=view.__name__)}}},
     }
 
@@ -62,6 +85,7 @@ def extra(
     query: Mapping[str, Mapping[str, Any]],
     body_type: type | None,
     takes_idempotency_key: bool,
+    takes_trace: bool,
     example: Any,
 ) -> dict[str, Any]:
     """Return what FastAPI cannot see, since handlers take the request as it is."""
@@ -79,14 +103,10 @@ def extra(
         is_required = described.get("required", False)
         parameters.append({"name": name, "in": "query", "required": is_required, "schema": schema})
     if takes_idempotency_key:
-        parameters.append(
-            {
-                "name": "Idempotency-Key",
-                "in": "header",
-                "required": False,
-                "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-            }
-        )
+        parameters.append(_header_parameter("Idempotency-Key", max_length=255))
+    if takes_trace:
+        parameters.append(_header_parameter("traceparent", max_length=512))
+        parameters.append(_header_parameter("tracestate", max_length=512))
     found: dict[str, Any] = {"parameters": parameters} if parameters else {}
     if body_type is not None:
         content: dict[str, Any] = {"schema": {"$ref": _REF.format(name=body_type.__name__)}}
@@ -98,6 +118,11 @@ def extra(
             "content": {"application/json": content},
         }
     return found
+
+
+def _header_parameter(name: str, *, max_length: int) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1, "maxLength": max_length}
+    return {"name": name, "in": "header", "required": False, "schema": schema}
 
 
 def _has_required_member(body_type: type) -> bool:

@@ -40,6 +40,8 @@ def read_query(request: Request, *, allowed: Collection[str]) -> Mapping[str, st
         return {}
     parameters: dict[str, str] = {}
     for part in raw.replace(b"+", b" ").split(b"&"):
+        if not part:
+            continue
         name_bytes, _, value_bytes = part.partition(b"=")
         name, value = _unquoted(name_bytes), _unquoted(value_bytes)
         if name not in allowed:

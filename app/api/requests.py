@@ -144,12 +144,18 @@ def heartbeat(job_id: str, body: schemas.HeartbeatRequest, limits: Limits, *, po
 
 
 def completing(
-    job_id: str, body: schemas.CompleteRequest, limits: Limits, *, pointer: str = ""
+    job_id: str,
+    body: schemas.CompleteRequest,
+    limits: Limits,
+    *,
+    pointer: str = "",
+    trace: tuple[str | None, str | None],
 ) -> Completing:
+    """Return a completion; its follow-up jobs carry the trace of the call that completes."""
     result = opaque_text(body.result, max_bytes=limits.max_result_bytes, pointer=f"{pointer}/result")
     parent = Parent(job_id, body.lease_version)
     follow_ups = tuple(
-        job_spec(job, limits, pointer=f"{pointer}/enqueue/{index}", parent=parent)
+        job_spec(job, limits, pointer=f"{pointer}/enqueue/{index}", parent=parent, trace=trace)
         for index, job in enumerate(body.enqueue)
     )
     meaning = fingerprint(

@@ -27,7 +27,11 @@ ANSWER_SECONDS = 4.8
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A route. ``success`` is (status, view or None for no body); ``errors`` are codes of api.problems."""
+    """A route.
+
+    ``success`` is (status, view or None for no body), ``errors`` are codes of api.problems, ``headers``
+    names of api.openapi.HEADERS that a success may carry.
+    """
 
     method: str
     path: str
@@ -37,9 +41,11 @@ class Endpoint:
     errors: Sequence[str] = ()
     query: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     takes_idempotency_key: bool = False
+    takes_trace: bool = False
     waits: bool = False
     example: Any = None
-    more_successes: dict[int, str] = field(default_factory=dict)
+    more_successes: Mapping[int, str] = field(default_factory=dict)
+    headers: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +128,18 @@ class Routes:
             status_code=endpoint.success[0],
             response_class=Response,
             responses=openapi.responses(
-                endpoint.success, endpoint.errors, more=endpoint.more_successes, body=body_type is not None
+                endpoint.success,
+                endpoint.errors,
+                more=endpoint.more_successes,
+                headers=endpoint.headers,
+                body=body_type is not None,
             ),
             openapi_extra=openapi.extra(
                 path=endpoint.path,
                 query=endpoint.query,
                 body_type=body_type,
                 takes_idempotency_key=endpoint.takes_idempotency_key,
+                takes_trace=endpoint.takes_trace,
                 example=endpoint.example,
             ),
         )
@@ -141,7 +152,7 @@ class Routes:
 
 def _check(request: Request, endpoint: Endpoint) -> Query:
     query = read_query(request, allowed=endpoint.query)
-    if not endpoint.takes_idempotency_key:
+    if endpoint.path.startswith("/v1/") and not endpoint.takes_idempotency_key:
         refuse_idempotency_key(request)
     return query
 

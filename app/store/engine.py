@@ -102,7 +102,7 @@ class Database:
                 "async_creator_fn": ImpatientConnection.connect,
             },
         )
-        event.listen(self._engine.sync_engine, "connect", _register_loaders)
+        event.listen(self._engine.sync_engine, "connect", _prepare_connection)
         self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._snapshot = self._engine.execution_options(isolation_level="REPEATABLE READ")
 
@@ -168,7 +168,12 @@ class _trouble:  # noqa: N801 - reads as a statement where it is used
                 raise Unavailable("The database does not answer.") from error
 
 
-def _register_loaders(adapted: Any, _record: object) -> None:
+def _prepare_connection(adapted: Any, _record: object) -> None:
+    # PGTZ and PGDATESTYLE in the service's environment win over the options of the connection.
+    cursor = adapted.cursor()
+    cursor.execute("SELECT set_config('TimeZone', 'UTC', false), set_config('DateStyle', 'ISO', false)")
+    cursor.close()
+    adapted.commit()
     # json and uuid leave as the text PostgreSQL holds: payloads are passed on, not decoded.
     connection: AsyncConnection = adapted.driver_connection
     for name in ("json", "uuid"):

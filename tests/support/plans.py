@@ -1,0 +1,76 @@
+"""Query plans: which nodes touch which table, and how many rows they really looked at."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from app.store.engine import Connection
+
+_NUMBERED = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
+# A percent sign in the text means itself.
+_AS_IS = {"no_parameters": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``nodes`` are (node type, table) pairs; ``rows`` counts by table what the scans looked at."""
+
+    nodes: frozenset[tuple[str, str]]
+    rows: Mapping[str, int]
+
+    @property
+    def row_count(self) -> int:
+        return sum(self.rows.values())
+
+    def assert_index_ranges(self, *, max_rows: int) -> None:
+        """Hold that no table is read from end to end, and that few rows were looked at."""
+        sequential = [table for node, table in self.nodes if node == "Seq Scan"]
+        assert not sequential, f"sequential scans of {sequential}"
+        assert self.row_count <= max_rows, dict(self.rows)
+
+
+async def explain(
+    conn: Connection, statement: ClauseElement, parameters: Mapping[str, object] | None = None
+) -> Plan:
+    """Run a statement for its plan, prepared as the service has it; what it wrote is the caller's to undo.
+
+    Parameters that the statement carries already (a composed one does) are taken from it.
+    """
+    compiled = statement.compile(dialect=_NUMBERED, compile_kwargs={"render_postcompile": True})
+    assert isinstance(compiled, SQLCompiler)
+    values = {**compiled.params, **(parameters or {})}
+    arguments = sql.SQL(", ").join(sql.Literal(values[name]) for name in compiled.positiontup or ())
+    await conn.exec_driver_sql(f"PREPARE explained AS {compiled}", execution_options=_AS_IS)
+    execute = f"EXECUTE explained({arguments.as_string()})" if compiled.positiontup else "EXECUTE explained"
+    try:
+        answer = await conn.exec_driver_sql(
+            f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {execute}", execution_options=_AS_IS
+        )
+        return _plan(answer.scalar_one())
+    finally:
+        await conn.exec_driver_sql("DEALLOCATE explained")
+
+
+def _plan(answer: str) -> Plan:
+    # JSON leaves the driver as text: see store.engine.
+    nodes = list(_walk(json.loads(answer)[0]["Plan"]))
+    rows: Counter[str] = Counter()
+    for node in nodes:
+        if "Relation Name" in node and "Scan" in node["Node Type"]:
+            passed = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+            rows[node["Relation Name"]] += round(passed * node["Actual Loops"])
+    touched = frozenset((n["Node Type"], n["Relation Name"]) for n in nodes if "Relation Name" in n)
+    return Plan(touched, rows)
+
+
+def _walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for inner in node.get("Plans", ()):
+        yield from _walk(inner)

@@ -1,0 +1,39 @@
+"""Two connections that meet: one holds a lock, the other is seen to wait for it."""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from sqlalchemy import text
+
+from app.store.engine import Database
+
+T = TypeVar("T")
+
+DEADLINE_SECONDS = 5.0
+
+_COUNT_LOCK_WAITS = text("""
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND state = 'active'
+""")
+
+
+async def until_waiting(database: Database, *, count: int = 1) -> None:
+    """Return when ``count`` connections of this database wait for a lock; raise when they do not in time."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    async with database.one_statement() as conn:
+        while (await conn.execute(_COUNT_LOCK_WAITS)).scalar_one() < count:
+            assert time.monotonic() < deadline, f"nobody waits for a lock after {DEADLINE_SECONDS} s"
+            await asyncio.sleep(0.002)
+
+
+async def rival(database: Database, call: Coroutine[Any, Any, T], *, waits: bool = True) -> asyncio.Task[T]:
+    """Start a call on another connection; return once it waits for a lock, or else is done."""
+    task = asyncio.create_task(call)
+    if waits:
+        await until_waiting(database)
+    else:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await asyncio.wait([task])
+    return task

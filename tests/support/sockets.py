@@ -1,0 +1,56 @@
+"""HTTP by hand over a socket, for what no client library would send."""
+
+import socket
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+
+class RawConnection:
+    """One connection to a server on this machine; reads whole answers, never past their end."""
+
+    def __init__(self, port: int, *, timeout_seconds: float = 20) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_seconds)
+        self._unread = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def send_request(self, method: str, path: str, headers: Iterable[str] = (), body: bytes = b"") -> None:
+        lines = [f"{method} {path} HTTP/1.1", "Host: test", *headers]
+        if body:
+            lines += [f"Content-Length: {len(body)}", "Content-Type: application/json"]
+        self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+
+    def read_answer(self) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers in lower case and the body, whose length must be announced."""
+        while b"\r\n\r\n" not in self._unread:
+            self._fill()
+        head, _, self._unread = self._unread.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        status = int(first.split(" ")[1])
+        length = 0 if status < 200 or status == 204 else int(headers["content-length"])
+        while len(self._unread) < length:
+            self._fill()
+        body, self._unread = self._unread[:length], self._unread[length:]
+        return status, headers, body
+
+    @property
+    def unread(self) -> bytes:
+        """What came beyond the answers that were read."""
+        return self._unread
+
+    def _fill(self) -> None:
+        data = self._socket.recv(65_536)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        self._unread += data
