@@ -17,6 +17,7 @@ from app.operations.wakeups import Wakeups
 
 # Another replica may schedule a job that is due sooner than all that this one knows of.
 MAX_PROMOTER_PAUSE_SECONDS = 1.0
+BUSY_PAUSE_SECONDS = 0.01
 PRUNER_PAUSE_SECONDS = 60.0
 # A pass that has just begun, and one after trouble, are still alive.
 SILENCE_SECONDS = 15.0
@@ -81,7 +82,10 @@ class Loops:
         self.clock.observe(next_due.now)
         if next_due.due_in_seconds is None:
             return MAX_PROMOTER_PAUSE_SECONDS
-        return min(max(next_due.due_in_seconds, 0.0), MAX_PROMOTER_PAUSE_SECONDS)
+        if next_due.due_in_seconds <= 0:
+            # It is late, and another replica has it in hand.
+            return BUSY_PAUSE_SECONDS
+        return min(next_due.due_in_seconds, MAX_PROMOTER_PAUSE_SECONDS)
 
     async def _prune(self, context: Context) -> float:
         await make_partitions(context)
