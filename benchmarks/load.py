@@ -18,13 +18,11 @@ class Connection:
 
     async def call(self, path: str, body: bytes) -> tuple[int, bytes]:
         """POST a JSON body; return status and answer."""
-        self._writer.write(
-            b"POST %b HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-            % (path.encode(), len(body), body)
-        )
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        status = int(head[9:12])
-        lowered = head.lower()
+        head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        self._writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer_head = await self._reader.readuntil(b"\r\n\r\n")
+        status = int(answer_head[9:12])
+        lowered = answer_head.lower()
         start = lowered.find(b"content-length: ")
         length = int(lowered[start + 16 : lowered.index(b"\r\n", start)]) if start >= 0 else 0
         return status, await self._reader.readexactly(length) if length else b""

@@ -2,25 +2,20 @@
 
 import sys
 
-import uvicorn
-
+from app.logs import configure_logging
 from app.main import create_app, migrate
+from app.serving import open_listener, serve_app
 from app.settings import Settings
 
 
 def main() -> None:
+    """Serve until SIGTERM, as ``fencepost serve`` does."""
     port, database_url, max_coalesced_items = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    configure_logging(log_format="text", log_level="warning")
     migrate(database_url)
     app = create_app(Settings(), database_url=database_url, max_coalesced_items=max_coalesced_items)
-    uvicorn.run(
-        app,
-        host="127.0.0.1",
-        port=port,
-        loop="uvloop",
-        http="httptools",
-        access_log=False,
-        log_level="warning",
-    )
+    with open_listener("127.0.0.1", port) as listener:
+        serve_app(app, listener)
 
 
 if __name__ == "__main__":

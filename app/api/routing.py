@@ -7,8 +7,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import bodies, openapi
 from app.api.parameters import read_query, refuse_idempotency_key
@@ -114,6 +116,9 @@ class Routes:
     def install(self, app: FastAPI) -> None:
         # Side by side in one list: a refused method is answered from it (see handlers), and no router is
         # asked in vain on the way to the last one.
+        for route in self._router.routes:
+            if isinstance(route, APIRoute):
+                route.app = _direct(route.endpoint)
         app.router.routes.extend(self._router.routes)
 
     def _add(
@@ -148,6 +153,21 @@ class Routes:
             self._router.add_api_route(
                 endpoint.path, handle, methods=["HEAD"], response_class=Response, include_in_schema=False
             )
+
+
+def _direct(handle: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+    """Return a handler as an ASGI application.
+
+    FastAPI would look for parameters to fill, open two exit stacks and wrap the answer, all for nothing:
+    a handler here takes the request and returns the response. Routing, the document and the handlers of
+    errors stay FastAPI's.
+    """
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await handle(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    return call
 
 
 def _check(request: Request, endpoint: Endpoint) -> Query:
