@@ -6,7 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api import schemas
+from app.api import answers
 from app.api.problems import PROBLEMS, problem_response
 from app.api.routing import Endpoint, Query, Routes, answer
 from app.api.service import Service
@@ -18,27 +18,27 @@ CHECK_SECONDS = 2.0
 routes = Routes()
 
 
-@routes.without_body(Endpoint("GET", "/livez", "get_liveness", "Is the process up", (200, schemas.LiveView)))
+@routes.without_body(Endpoint("GET", "/livez", "get_liveness", "Is the process up", (200, answers.LiveView)))
 async def get_liveness(_request: Request, _service: Service, _query: Query) -> Response:
-    return answer(schemas.LiveView(alive=True))
+    return answer(answers.LiveView(alive=True))
 
 
 @routes.without_body(
-    Endpoint("GET", "/readyz", "get_readiness", "Can it serve", (200, schemas.ReadyView), ("unavailable",))
+    Endpoint("GET", "/readyz", "get_readiness", "Can it serve", (200, answers.ReadyView), ("unavailable",))
 )
 async def get_readiness(request: Request, service: Service, _query: Query) -> Response:
-    loops = {loop.name: schemas.LoopView(loop.is_alive, loop.last_success_at) for loop in service.loops}
+    loops = {loop.name: answers.LoopView(loop.is_alive, loop.last_success_at) for loop in service.loops}
     failing = [f"loop {name}" for name, loop in loops.items() if not loop.ok]
     if service.polls.is_draining:
         failing.append("draining")
     failing += await _failing_database(service)
     if not failing:
-        return answer(schemas.ReadyView(ready=True, failing=[], loops=loops))
+        return answer(answers.ReadyView(ready=True, failing=[], loops=loops))
     return problem_response(
         "unavailable",
         detail="Not ready: " + ", ".join(failing) + ".",
         request_id=request.state.request_id,
-        members=msgspec.to_builtins(schemas.ReadyView(ready=False, failing=failing, loops=loops)),
+        members=msgspec.to_builtins(answers.ReadyView(ready=False, failing=failing, loops=loops)),
     )
 
 
@@ -57,7 +57,7 @@ async def _failing_database(service: Service) -> list[str]:
         "/problems/{code}",
         "get_problem",
         "What a problem's type means",
-        (200, schemas.ProblemMeaningView),
+        (200, answers.ProblemMeaningView),
         ("not_found",),
     )
 )
@@ -66,7 +66,7 @@ async def get_problem(request: Request, _service: Service, _query: Query) -> Res
     if code not in PROBLEMS:
         raise UnknownProblem("There is no problem of this name.")
     problem = PROBLEMS[code]
-    return answer(schemas.ProblemMeaningView(code, problem.status, problem.title, problem.meaning))
+    return answer(answers.ProblemMeaningView(code, problem.status, problem.title, problem.meaning))
 
 
 class UnknownProblem(FencepostError):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api import requests, schemas
+from app.api import answers, requests, schemas
 from app.api.parameters import job_id_of, trace_headers_of
 from app.api.routing import Endpoint, Routes, answer, body
 from app.api.service import Service
@@ -24,7 +24,7 @@ _TOKEN = {"job_id": "0193a3f0-5c00-7000-8000-000000000000", "lease_version": 1}
 
 
 def _holder_call(verb: str, summary: str, example: dict[str, object], view: type) -> Endpoint:
-    is_settling = view is schemas.JobView
+    is_settling = view is answers.JobView
     return Endpoint(
         "POST",
         f"/v1/jobs/{{job_id}}/{verb}",
@@ -44,7 +44,7 @@ def _many_call(verb: str, summary: str, example: dict[str, object]) -> Endpoint:
         f"/v1/leases/{verb}",
         f"{verb}_leases",
         summary,
-        (200, schemas.ManyView),
+        (200, answers.ManyView),
         ("unavailable",),
         takes_trace=verb == "complete",
         example={"items": [_TOKEN | example]},
@@ -53,7 +53,7 @@ def _many_call(verb: str, summary: str, example: dict[str, object]) -> Endpoint:
 
 @routes.with_body(
     _holder_call(
-        "heartbeat", "Extend a lease, report progress", {"progress": {"seq": 3}}, schemas.RenewedLeaseView
+        "heartbeat", "Extend a lease, report progress", {"progress": {"seq": 3}}, answers.RenewedLeaseView
     ),
     body(schemas.HeartbeatRequest),
 )
@@ -63,7 +63,7 @@ async def heartbeat(request: Request, service: Service, asked: schemas.Heartbeat
 
 
 @routes.with_body(
-    _holder_call("complete", "Record success", {"result": {"sent": True}}, schemas.JobView),
+    _holder_call("complete", "Record success", {"result": {"sent": True}}, answers.JobView),
     body(schemas.CompleteRequest),
 )
 async def complete(request: Request, service: Service, asked: schemas.CompleteRequest) -> Response:
@@ -75,7 +75,7 @@ async def complete(request: Request, service: Service, asked: schemas.CompleteRe
 
 @routes.with_body(
     _holder_call(
-        "fail", "Report a failure", {"error": {"type": "Timeout", "message": "no answer"}}, schemas.JobView
+        "fail", "Report a failure", {"error": {"type": "Timeout", "message": "no answer"}}, answers.JobView
     ),
     body(schemas.FailRequest, is_report=True),
 )
@@ -86,7 +86,7 @@ async def fail(request: Request, service: Service, asked: schemas.FailRequest) -
 
 
 @routes.with_body(
-    _holder_call("release", "Give a job back, its attempt too", {"delay_seconds": 5}, schemas.JobView),
+    _holder_call("release", "Give a job back, its attempt too", {"delay_seconds": 5}, answers.JobView),
     body(schemas.ReleaseRequest),
 )
 async def release(request: Request, service: Service, asked: schemas.ReleaseRequest) -> Response:
@@ -129,9 +129,9 @@ async def heartbeat_many(
         requests.heartbeat(item.job_id, item, limits, pointer=f"/items/{index}")
         for index, item in enumerate(asked.items)
     ]
-    answers = await heartbeat_leases(service.context, beats)
-    results = [_renewed_item(beat.token, given) for beat, given in zip(beats, answers, strict=True)]
-    return answer(schemas.ManyView(results))
+    given = await heartbeat_leases(service.context, beats)
+    results = [_renewed_item(beat.token, one) for beat, one in zip(beats, given, strict=True)]
+    return answer(answers.ManyView(results))
 
 
 @routes.with_body(
@@ -146,8 +146,8 @@ async def complete_many(request: Request, service: Service, asked: schemas.Compl
         requests.completing(item.job_id, item, limits, pointer=f"/items/{index}", trace=trace)
         for index, item in enumerate(asked.items)
     ]
-    answers = await complete_leases(service.context, items, with_jobs=False)
-    return _settled_many([item.token for item in items], answers)
+    given = await complete_leases(service.context, items, with_jobs=False)
+    return _settled_many([item.token for item in items], given)
 
 
 @routes.with_body(
@@ -157,8 +157,8 @@ async def complete_many(request: Request, service: Service, asked: schemas.Compl
 async def fail_many(_request: Request, service: Service, asked: schemas.FailManyRequest) -> Response:
     requests.check_item_count(len(asked.items), service.limits, pointer="/items")
     items = [requests.failing(item.job_id, item, service.limits) for item in asked.items]
-    answers = await end_leases(service.context, items, with_jobs=False)
-    return _settled_many([item.token for item in items], answers)
+    given = await end_leases(service.context, items, with_jobs=False)
+    return _settled_many([item.token for item in items], given)
 
 
 @routes.with_body(
@@ -168,14 +168,14 @@ async def fail_many(_request: Request, service: Service, asked: schemas.FailMany
 async def release_many(_request: Request, service: Service, asked: schemas.ReleaseManyRequest) -> Response:
     requests.check_item_count(len(asked.items), service.limits, pointer="/items")
     items = [requests.releasing(item.job_id, item) for item in asked.items]
-    answers = await end_leases(service.context, items, with_jobs=False)
-    return _settled_many([item.token for item in items], answers)
+    given = await end_leases(service.context, items, with_jobs=False)
+    return _settled_many([item.token for item in items], given)
 
 
-def _renewed_item(token: Token, given: RenewedLease | FencepostError) -> schemas.ItemView:
+def _renewed_item(token: Token, given: RenewedLease | FencepostError) -> answers.ItemView:
     if isinstance(given, FencepostError):
         return _refused_item(token, given)
-    return schemas.ItemView(
+    return answers.ItemView(
         job_id=token.job_id,
         status="ok",
         lease_expires_at=given.lease_expires_at,
@@ -184,24 +184,25 @@ def _renewed_item(token: Token, given: RenewedLease | FencepostError) -> schemas
     )
 
 
-def _settled_many(tokens: Sequence[Token], answers: Sequence[Settled | FencepostError]) -> Response:
-    results = [
-        _refused_item(token, given)
-        if isinstance(given, FencepostError)
-        else schemas.ItemView(
-            job_id=token.job_id, status="replayed" if given.is_replay else "ok", state=given.state.value
-        )
-        for token, given in zip(tokens, answers, strict=True)
-    ]
-    return answer(schemas.ManyView(results))
+def _settled_many(tokens: Sequence[Token], given: Sequence[Settled | FencepostError]) -> Response:
+    results = [_settled_item(token, one) for token, one in zip(tokens, given, strict=True)]
+    return answer(answers.ManyView(results))
 
 
-def _refused_item(token: Token, refusal: FencepostError) -> schemas.ItemView:
+def _settled_item(token: Token, given: Settled | FencepostError) -> answers.ItemView:
+    if isinstance(given, FencepostError):
+        return _refused_item(token, given)
+    return answers.ItemView(
+        job_id=token.job_id, status="replayed" if given.is_replay else "ok", state=given.state.value
+    )
+
+
+def _refused_item(token: Token, refusal: FencepostError) -> answers.ItemView:
     if not isinstance(refusal, LeaseLost):
-        return schemas.ItemView(
+        return answers.ItemView(
             job_id=token.job_id, status="not_found", code=refusal.code, detail=refusal.detail
         )
-    return schemas.ItemView(
+    return answers.ItemView(
         job_id=token.job_id,
         status="lease_lost",
         code=refusal.code,

@@ -8,7 +8,7 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api import requests, schemas
+from app.api import answers, requests, schemas
 from app.api.cursors import read_cursor, write_cursor
 from app.api.parameters import (
     idempotency_key_of,
@@ -50,7 +50,7 @@ _EXAMPLE_JOB = {"kind": "email.send", "queue": "mail", "payload": {"to": "a@exam
         "/v1/jobs",
         "submit_job",
         "Create a job",
-        (201, schemas.JobView),
+        (201, answers.JobView),
         ("lease_lost", "idempotency_key_reused", "unavailable"),
         takes_idempotency_key=True,
         takes_trace=True,
@@ -80,7 +80,7 @@ async def submit_job(request: Request, service: Service, asked: schemas.JobReque
         "/v1/jobs/batch",
         "submit_batch",
         "Create many jobs, all or none",
-        (201, schemas.BatchView),
+        (201, answers.BatchView),
         ("lease_lost", "idempotency_key_reused", "unavailable"),
         takes_trace=True,
         example={"jobs": [_EXAMPLE_JOB | {"idempotency_key": "welcome-17"}]},
@@ -90,8 +90,8 @@ async def submit_job(request: Request, service: Service, asked: schemas.JobReque
 async def submit_jobs(request: Request, service: Service, asked: schemas.BatchRequest) -> Response:
     specs = requests.batch_specs(asked, service.limits, trace=trace_headers_of(request))
     submitted = await submit_batch(service.context, specs)
-    entries = [schemas.BatchEntryView(entry.created, job_view(entry.job)) for entry in submitted]
-    return answer(schemas.BatchView(entries), status=201)
+    entries = [answers.BatchEntryView(entry.created, job_view(entry.job)) for entry in submitted]
+    return answer(answers.BatchView(entries), status=201)
 
 
 @routes.without_body(
@@ -100,7 +100,7 @@ async def submit_jobs(request: Request, service: Service, asked: schemas.BatchRe
         "/v1/jobs/{job_id}",
         "get_job",
         "Read a job, or wait for its end",
-        (200, schemas.JobView),
+        (200, answers.JobView),
         _SEEN_ERRORS,
         query={"wait_seconds": {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0}},
         waits=True,
@@ -133,7 +133,7 @@ async def _read_when_finished(
         "/v1/jobs",
         "list_jobs",
         "List jobs, newest first",
-        (200, schemas.JobPageView),
+        (200, answers.JobPageView),
         ("invalid_cursor", "unavailable"),
         query={
             "state": {"enum": [state.value for state in JobState]},
@@ -167,7 +167,7 @@ async def list_jobs(request: Request, service: Service, query: Query) -> Respons
         )
     page = [job_view(jobs[job_id], include=include) for job_id in ids[:limit]]
     cursor = write_cursor(query, "jobs", ids[limit - 1]) if len(ids) > limit else None
-    return answer(schemas.JobPageView(page, cursor), headers=_next_link(request, query, cursor))
+    return answer(answers.JobPageView(page, cursor), headers=_next_link(request, query, cursor))
 
 
 def _include(query: Query) -> frozenset[str]:
@@ -205,7 +205,7 @@ def _next_link(request: Request, query: Query, cursor: str | None) -> dict[str, 
         "/v1/jobs/{job_id}/attempts",
         "list_attempts",
         "List the grants of a job, by lease_version",
-        (200, schemas.AttemptPageView),
+        (200, answers.AttemptPageView),
         (*_SEEN_ERRORS, "invalid_cursor"),
         query=_PAGE_QUERY,
         headers=("Link",),
@@ -224,7 +224,7 @@ async def list_attempts(request: Request, service: Service, query: Query) -> Res
     cursor = None
     if len(attempts) > limit:
         cursor = write_cursor(query, job_id, str(attempts[limit - 1].lease_version))
-    return answer(schemas.AttemptPageView(page, cursor), headers=_next_link(request, query, cursor))
+    return answer(answers.AttemptPageView(page, cursor), headers=_next_link(request, query, cursor))
 
 
 @routes.with_body(
@@ -233,7 +233,7 @@ async def list_attempts(request: Request, service: Service, query: Query) -> Res
         "/v1/jobs/{job_id}/cancel",
         "cancel_job",
         "Cancel a job, or ask its holder to stop",
-        (200, schemas.JobView),
+        (200, answers.JobView),
         (*_SEEN_ERRORS, "already_finished"),
         example={"reason": "sent twice by mistake"},
         more_successes={202: "Running: its holder is told with the next heartbeat"},
@@ -251,7 +251,7 @@ async def cancel(request: Request, service: Service, asked: schemas.CancelReques
         "/v1/jobs/{job_id}/redrive",
         "redrive_job",
         "Bring a dead or cancelled job back",
-        (200, schemas.JobView),
+        (200, answers.JobView),
         (*_SEEN_ERRORS, "not_redrivable"),
         example={},
     ),
@@ -268,7 +268,7 @@ async def redrive(request: Request, service: Service, asked: schemas.RedriveRequ
         "/v1/jobs/{job_id}",
         "edit_job",
         "Change a job that waits",
-        (200, schemas.JobView),
+        (200, answers.JobView),
         (*_SEEN_ERRORS, "not_editable"),
         example={"priority": -10},
     ),

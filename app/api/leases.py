@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api import requests, schemas
+from app.api import answers, requests, schemas
 from app.api.parameters import name_of, refused
 from app.api.routing import Endpoint, Query, Routes, answer, body, within_bounds
 from app.api.service import Service
@@ -19,7 +19,7 @@ routes = Routes()
         "/v1/leases",
         "lease_jobs",
         "Lease ready jobs, or wait for some",
-        (200, schemas.LeasedJobsView),
+        (200, answers.LeasedJobsView),
         ("unavailable",),
         example={"worker_id": "w1", "queues": ["mail"], "wait_seconds": 20, "lease_seconds": 30},
         waits=True,
@@ -46,7 +46,7 @@ async def _lease(request: Request, service: Service, asked: schemas.LeaseJobsReq
         "/v1/leases",
         "list_leases",
         "Read what a worker holds",
-        (200, schemas.HeldLeasesView),
+        (200, answers.HeldLeasesView),
         ("unavailable",),
         query={"worker_id": {"type": "string", "required": True}},
     )
@@ -57,4 +57,4 @@ async def list_leases(_request: Request, service: Service, query: Query) -> Resp
         raise refused("worker_id", "is required")
     async with service.context.database.one_statement() as conn:
         leases = await read_leases(conn, worker_id)
-    return answer(schemas.HeldLeasesView([held_lease_view(lease) for lease in leases]))
+    return answer(answers.HeldLeasesView([held_lease_view(lease) for lease in leases]))

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from app.api import schemas
+from app.api import answers, schemas
 from app.api.problems import MEDIA_TYPE, PROBLEMS
 
 _REF = "#/components/schemas/{name}"
@@ -133,7 +133,7 @@ def _has_required_member(body_type: type) -> bool:
 def _components() -> dict[str, Any]:
     types = [
         value
-        for value in vars(schemas).values()
+        for value in [*vars(schemas).values(), *vars(answers).values()]
         if isinstance(value, type) and issubclass(value, msgspec.Struct) and value is not msgspec.Struct
     ]
     _, components = msgspec.json.schema_components(types, ref_template=_REF)

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from msgspec import UNSET, Raw
 
-from app.api import schemas
+from app.api import answers
 from app.domain.calls import RenewedLease
 from app.domain.job import Attempt, HeldLease, Job, Lease, LeasedJob, Parent
 
@@ -19,9 +19,9 @@ def _opaque(text: str | None) -> Raw:
     return _NULL if text is None else Raw(text)
 
 
-def job_view(job: Job, *, include: Collection[str] = ALL) -> schemas.JobView:
+def job_view(job: Job, *, include: Collection[str] = ALL) -> answers.JobView:
     """Return a job's answer; ``include`` names which of payload and result are shown."""
-    return schemas.JobView(
+    return answers.JobView(
         id=job.id,
         queue=job.queue,
         kind=job.kind,
@@ -34,7 +34,7 @@ def job_view(job: Job, *, include: Collection[str] = ALL) -> schemas.JobView:
         finished_at=job.finished_at,
         attempt=job.attempt,
         max_attempts=job.max_attempts,
-        backoff=schemas.BackoffView(
+        backoff=answers.BackoffView(
             job.backoff.type.value,
             job.backoff.base_seconds,
             job.backoff.factor,
@@ -53,9 +53,9 @@ def job_view(job: Job, *, include: Collection[str] = ALL) -> schemas.JobView:
     )
 
 
-def _lease_view(lease: Lease) -> schemas.LeaseView:
+def _lease_view(lease: Lease) -> answers.LeaseView:
     progress = lease.progress
-    return schemas.LeaseView(
+    return answers.LeaseView(
         worker_id=lease.worker_id,
         lease_version=lease.lease_version,
         granted_at=lease.granted_at,
@@ -63,21 +63,21 @@ def _lease_view(lease: Lease) -> schemas.LeaseView:
         deadline_at=lease.deadline_at,
         progress=None
         if progress is None
-        else schemas.ProgressView(progress.seq, progress.percent, progress.message),
+        else answers.ProgressView(progress.seq, progress.percent, progress.message),
         cancel_requested=lease.cancel_requested,
     )
 
 
-def _parent_view(parent: Parent | None) -> schemas.ParentView | None:
-    return None if parent is None else schemas.ParentView(parent.job_id, parent.lease_version)
+def _parent_view(parent: Parent | None) -> answers.ParentView | None:
+    return None if parent is None else answers.ParentView(parent.job_id, parent.lease_version)
 
 
-def leased_jobs_view(jobs: Sequence[LeasedJob], *, server_time: datetime) -> schemas.LeasedJobsView:
-    return schemas.LeasedJobsView([_leased_job_view(job) for job in jobs], server_time)
+def leased_jobs_view(jobs: Sequence[LeasedJob], *, server_time: datetime) -> answers.LeasedJobsView:
+    return answers.LeasedJobsView([_leased_job_view(job) for job in jobs], server_time)
 
 
-def _leased_job_view(job: LeasedJob) -> schemas.LeasedJobView:
-    return schemas.LeasedJobView(
+def _leased_job_view(job: LeasedJob) -> answers.LeasedJobView:
+    return answers.LeasedJobView(
         id=job.id,
         queue=job.queue,
         kind=job.kind,
@@ -100,8 +100,8 @@ def _leased_job_view(job: LeasedJob) -> schemas.LeasedJobView:
     )
 
 
-def attempt_view(attempt: Attempt) -> schemas.AttemptView:
-    return schemas.AttemptView(
+def attempt_view(attempt: Attempt) -> answers.AttemptView:
+    return answers.AttemptView(
         attempt=attempt.attempt,
         lease_version=attempt.lease_version,
         worker_id=attempt.worker_id,
@@ -112,8 +112,8 @@ def attempt_view(attempt: Attempt) -> schemas.AttemptView:
     )
 
 
-def held_lease_view(lease: HeldLease) -> schemas.HeldLeaseView:
-    return schemas.HeldLeaseView(
+def held_lease_view(lease: HeldLease) -> answers.HeldLeaseView:
+    return answers.HeldLeaseView(
         job_id=lease.job_id,
         lease_version=lease.lease_version,
         queue=lease.queue,
@@ -126,5 +126,5 @@ def held_lease_view(lease: HeldLease) -> schemas.HeldLeaseView:
     )
 
 
-def renewed_lease_view(lease: RenewedLease) -> schemas.RenewedLeaseView:
-    return schemas.RenewedLeaseView(lease.lease_expires_at, lease.deadline_at, lease.cancel_requested)
+def renewed_lease_view(lease: RenewedLease) -> answers.RenewedLeaseView:
+    return answers.RenewedLeaseView(lease.lease_expires_at, lease.deadline_at, lease.cancel_requested)

@@ -113,9 +113,9 @@ class Record:
     fingerprint: bytes | None
 
 
-def is_repeat(record: Record | None, *, fingerprint: bytes) -> bool:
+def is_repeat(record: Record | None, *, fingerprint: bytes | None) -> bool:
     """Tell whether a settling call repeats the accepted one, so that it is answered, not refused."""
-    return record is not None and record.fingerprint == fingerprint
+    return record is not None and fingerprint is not None and record.fingerprint == fingerprint
 
 
 def refusal_reason(record: Record | None) -> str:

@@ -6,8 +6,8 @@ from app.domain.failure import clock_error
 from app.domain.machine import Ending, decide, run_out_clock
 from app.operations.context import Context
 from app.operations.settle import announce_moves
-from app.store import clocks, leases
-from app.store.leases import EndedLease, LockedLease
+from app.store import clocks, endings
+from app.store.endings import EndedLease, LockedLease
 
 # Thousands of leases may run out at once; each step is a short transaction of its own.
 MAX_LEASES_A_STEP = 500
@@ -30,7 +30,7 @@ async def _expire_step(context: Context) -> int:
     async with context.database.begin() as conn:
         locked = await clocks.lock_run_out_leases(conn, max_leases=MAX_LEASES_A_STEP)
         ended = [item for lease in locked if (item := _ended(lease)) is not None]
-        moved = await leases.end_leases(conn, ended) if ended else []
+        moved = await endings.end_leases(conn, ended) if ended else []
     announce_moves(context, moved)
     context.signals.jobs_finished(item.token.job_id for item in ended if item.decision.state.is_terminal)
     return len(ended)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from app.domain.calls import LeaseRequest
 from app.domain.errors import InvalidRequest
 from app.domain.job import LeasedJob, Outcome, Token
-from app.domain.machine import Ending, decide
+from app.domain.machine import Ending
 from app.operations.context import Context
-from app.operations.settle import announce_moves
+from app.operations.settle import Closing, end_leases
 from app.store import lease_requests, leases
 from app.store.engine import Connection
-from app.store.leases import Demand, EndedLease
+from app.store.leases import Demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,28 +124,8 @@ def _demands(wishes: Sequence[Wish], shares: Sequence[tuple[int, str, int]]) -> 
     return demands
 
 
-async def give_back(context: Context, wish: Wish, jobs: Sequence[LeasedJob]) -> None:
+async def give_back(context: Context, jobs: Sequence[LeasedJob]) -> None:
     """Release grants that cannot reach their worker: it has gone. The attempts are given back."""
-    tokens = [Token(job.id, job.lease_version) for job in jobs]
     ending = Ending(Outcome.RELEASED)
-    async with context.database.begin() as conn:
-        locked = await leases.lock_leases(conn, tokens)
-        ended = [
-            EndedLease(
-                lease.token,
-                ending,
-                decide(
-                    ending,
-                    attempt=lease.attempt,
-                    max_attempts=lease.max_attempts,
-                    cancel_requested=lease.cancel_requested,
-                    backoff=lease.backoff,
-                    roll=0.0,
-                ),
-            )
-            for lease in locked.values()
-        ]
-        moved = await leases.end_leases(conn, ended) if ended else []
-        if wish.request is not None:
-            await lease_requests.forget_lease_request(conn, wish.request)
-    announce_moves(context, moved)
+    closings = [Closing(Token(job.id, job.lease_version), ending, fingerprint=None) for job in jobs]
+    await end_leases(context, closings, with_jobs=False)

@@ -18,11 +18,11 @@ from app.domain.errors import (
 from app.domain.job import Job, JobState, Outcome
 from app.domain.machine import Decision, Ending
 from app.operations.context import Context
+from app.store import endings, reads
 from app.store import jobs as stored_jobs
-from app.store import leases, reads
+from app.store.endings import EndedLease
 from app.store.engine import Connection
 from app.store.jobs import LockedJob, Placed
-from app.store.leases import EndedLease
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ async def cancel_job(context: Context, job_id: str, *, reason: str | None, force
         if force:
             ending = Ending(Outcome.CANCELLED)
             decision = Decision(JobState.CANCELLED, locked.attempt)
-            await leases.end_leases(conn, [EndedLease(locked.token, ending, decision, version_step=1)])
+            await endings.end_leases(conn, [EndedLease(locked.token, ending, decision, version_step=1)])
         return force
 
     is_finished, job = await _with_locked_job(context, job_id, cancel)

@@ -40,10 +40,14 @@ class Poll:
     is_new: bool = True
     is_over: bool = False
     is_gone: bool = False
-    is_replaced: bool = False
     is_filled: bool = False
     crowded_count: int = 0
     timer: asyncio.TimerHandle | None = field(default=None)
+
+    @property
+    def is_given_back(self) -> bool:
+        """Whether grants that do not arrive are released; under a request_id they wait for its repeat."""
+        return self.wish.request is None
 
 
 class Polls:
@@ -98,7 +102,9 @@ class Polls:
         """Note that the client has gone; what it was granted already is given back."""
         poll.is_gone = True
         self._end_wait(poll)
-        if poll.answer.done() and not poll.answer.exception() and (jobs := poll.answer.result()):
+        if not poll.is_given_back or not poll.answer.done() or poll.answer.exception():
+            return
+        if jobs := poll.answer.result():
             poll.answer = asyncio.get_running_loop().create_future()
             poll.answer.set_result([])
             self._give_back(poll, jobs)
@@ -153,7 +159,6 @@ class Polls:
                 if earlier.wish.request != request:
                     raise request_id_reused()
                 # The caller repeats itself: its first connection is dead or about to be.
-                earlier.is_replaced = True
                 self._end_wait(earlier)
             self._by_request[identity] = poll
         self._new[poll] = None
@@ -262,7 +267,7 @@ class Polls:
     def _answer(self, poll: Poll, jobs: list[LeasedJob]) -> None:
         poll.crowded_count = 0
         poll.is_filled = len(jobs) == poll.wish.max_jobs
-        if jobs and poll.is_gone and not poll.is_replaced:
+        if jobs and poll.is_gone and poll.is_given_back:
             self._give_back(poll, jobs)
             self._resolve(poll, [])
         elif jobs or poll.is_over or poll.wait_seconds <= 0 or self.is_draining:
@@ -292,6 +297,6 @@ class Polls:
 
     async def _give_back_now(self, poll: Poll, jobs: list[LeasedJob]) -> None:
         try:
-            await give_back(self._context, poll.wish, jobs)
+            await give_back(self._context, jobs)
         except Unavailable:
             log.warning("could not give back %d leases of %s; they run out", len(jobs), poll.wish.worker_id)

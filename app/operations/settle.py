@@ -18,9 +18,9 @@ from app.operations.context import Context
 from app.operations.refusals import explain
 from app.operations.rounds import rounds
 from app.operations.submit import announce_inserted
-from app.store import leases, reads, submissions
+from app.store import endings, leases, reads, submissions
+from app.store.endings import EndedLease, Moved
 from app.store.engine import Connection
-from app.store.leases import EndedLease, Moved
 from app.store.submissions import InsertedJob
 
 
@@ -42,11 +42,11 @@ class Completing:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """A fail or a release."""
+    """A fail or a release; ``fingerprint`` is None where the service itself gives a lease back."""
 
     token: Token
     ending: Ending
-    fingerprint: bytes
+    fingerprint: bytes | None
 
 
 R = TypeVar("R", Completing, Closing)
@@ -122,7 +122,7 @@ async def end_leases(
     effects = _Effects()
 
     async def write(conn: Connection, batch: Sequence[Closing]) -> dict[str, JobState]:
-        locked = await leases.lock_leases(conn, [request.token for request in batch])
+        locked = await endings.lock_leases(conn, [request.token for request in batch])
         ended = []
         for request in batch:
             lease = locked.get(request.token.job_id)
@@ -137,7 +137,7 @@ async def end_leases(
                 )
                 ended.append(EndedLease(request.token, request.ending, decision, request.fingerprint))
         if ended:
-            effects.moved += await leases.end_leases(conn, ended)
+            effects.moved += await endings.end_leases(conn, ended)
         effects.finished_ids += [item.token.job_id for item in ended if item.decision.state.is_terminal]
         return {item.token.job_id: item.decision.state for item in ended}
 

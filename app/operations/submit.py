@@ -9,8 +9,9 @@ from app.domain.retention import Retention
 from app.operations.context import Context
 from app.operations.refusals import explain
 from app.store import reads, submissions
+from app.store.columns import metadata_text
 from app.store.engine import Connection
-from app.store.submissions import InsertedJob, TakenKey, metadata_text
+from app.store.submissions import InsertedJob, TakenKey
 
 # A key can change hands only when its time is over; more rounds than these mean something is wrong.
 _KEY_ROUNDS = 5

@@ -3,7 +3,9 @@
     engine         connections, their settings, and what a database in trouble is called
     schema         migrations, and whether the schema is the one this code was written for
     submissions    insert jobs, claim idempotency keys
-    leases         lease, heartbeat, complete, and the one way an attempt ends otherwise
+    leases         lease, heartbeat, complete
+    endings        the one way an attempt ends other than in success
+    columns        what is stored compactly
     clocks         leases whose clock ran out
     lease_requests what a lease call with a request_id was answered
     jobs           cancel, redrive, edit

@@ -1,7 +1,7 @@
 """Leases whose clock ran out: the reaper's read."""
 
+from app.store.endings import LockedLease, locked_leases
 from app.store.engine import Connection, fetch, sql
-from app.store.leases import LockedLease, locked_leases
 
 # No index on the clocks: that would make every heartbeat a cold update, and the table holds only what
 # runs now. SKIP LOCKED: a holder that is just settling or beating has the word. LEAST ignores nulls.

@@ -1,10 +1,8 @@
-"""Lease, heartbeat, complete, and the one way an attempt ends otherwise.
+"""Lease, heartbeat, complete.
 
     lease_jobs       ready  -> leases    the only place where lease_version grows by a grant
     heartbeat_leases leases -> leases    the only hot update
     complete_leases  leases -> finished  always wins under the held version
-    lock_leases      read what a decision needs, row locks held until commit
-    end_leases       leases -> ready, scheduled or finished, as domain.machine decided
 
 Every write to a lease has ``job_id AND lease_version`` in its WHERE, and the rows that come back are
 the answer: what is missing was not held. Locks are taken in the order of job_id.
@@ -12,16 +10,14 @@ the answer: what is missing was not held. Locks are taken in the order of job_id
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-import msgspec
 from sqlalchemy import Row
 
 from app.domain.calls import Completion, Heartbeat, RenewedLease
-from app.domain.job import Backoff, JobState, LeasedJob, Parent, Token
-from app.domain.machine import Decision, Ending
-from app.store.engine import Connection, Rows, fetch, sql
+from app.domain.job import LeasedJob
+from app.store.columns import parent_of
+from app.store.engine import Connection, fetch, sql
 
 # Each queue's rows are locked once, in claim order, and shared out by row number: a statement that
 # locked a row for one poll would lock it again for the next, since its own locks do not stop it.
@@ -161,88 +157,6 @@ FROM done
 RETURNING job_id
 """)
 
-LOCK_LEASES = sql("""
-SELECT l.job_id, l.lease_version, l.attempt, l.cancel_requested, l.expires_at, l.stalls_at, l.deadline_at,
-       j.max_attempts, j.backoff, l.queue, now() AS now
-FROM fencepost.leases l
-JOIN unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i (job_id, lease_version)
-  ON l.job_id = i.job_id AND l.lease_version = i.lease_version
-JOIN fencepost.jobs j ON j.job_id = l.job_id
-ORDER BY l.job_id
-FOR UPDATE OF l
-""")
-
-# The last error of a job is kept through releases. A cancel's reason is the error of a job that is
-# cancelled by it, unless the attempt itself ended with one.
-END_LEASES = sql("""
-WITH input AS (
-    SELECT * FROM unnest(
-        CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[]), CAST(:states AS text[]),
-        CAST(:attempts AS integer[]), CAST(:delays AS double precision[]), CAST(:outcomes AS text[]),
-        CAST(:errors AS text[]), CAST(:fingerprints AS bytea[]), CAST(:version_steps AS integer[])
-    ) AS i (job_id, lease_version, state, attempt_after, delay_seconds, outcome, ending_error, fingerprint,
-            version_step)
-), ended AS MATERIALIZED (
-    DELETE FROM fencepost.leases l
-    USING input i
-    WHERE l.job_id = i.job_id AND l.lease_version = i.lease_version
-    RETURNING l.*, i.state, i.attempt_after, i.outcome, i.fingerprint, i.version_step,
-              CAST(i.ending_error AS json) AS ending_error,
-              now() + make_interval(secs => i.delay_seconds) AS delayed_to,
-              i.delay_seconds
-), after AS MATERIALIZED (
-    SELECT e.job_id, e.lease_version + e.version_step AS next_version, e.attempt_after, e.priority, e.queue,
-           e.checkpoint, e.state, e.granted_at, e.worker_id, e.fingerprint,
-           COALESCE(e.delayed_to, e.run_at) AS run_at,
-           COALESCE(
-               CASE WHEN e.outcome <> 'released' THEN e.ending_error END,
-               CASE WHEN e.state = 'cancelled' AND e.cancel_reason IS NOT NULL
-                    THEN json_build_object('type', 'cancelled', 'message', e.cancel_reason,
-                                           'details', NULL) END,
-               e.error
-           ) AS error,
-           json_build_object('attempt', e.attempt, 'outcome', e.outcome, 'error', e.ending_error) AS previous
-    FROM ended e
-), recorded AS (
-    INSERT INTO fencepost.attempts (
-        job_id, lease_version, granted_at, ended_at, attempt, outcome, worker_id, error, fingerprint
-    )
-    SELECT job_id, lease_version, granted_at, now(), attempt, outcome, worker_id, ending_error, fingerprint
-    FROM ended
-), to_ready AS (
-    INSERT INTO fencepost.ready (
-        job_id, run_at, lease_version, attempt, priority, queue, checkpoint, error, previous
-    )
-    SELECT job_id, run_at, next_version, attempt_after, priority, queue, checkpoint, error, previous
-    FROM after WHERE state = 'ready'
-), to_scheduled AS (
-    INSERT INTO fencepost.scheduled (
-        job_id, run_at, lease_version, attempt, priority, queue, checkpoint, error, previous
-    )
-    SELECT job_id, run_at, next_version, attempt_after, priority, queue, checkpoint, error, previous
-    FROM after WHERE state = 'scheduled'
-), buried AS (
-    DELETE FROM fencepost.jobs j
-    USING after a
-    WHERE j.job_id = a.job_id AND a.state IN ('dead', 'cancelled')
-    RETURNING j.*, a.run_at, a.granted_at, a.next_version, a.attempt_after, a.priority AS last_priority,
-              a.state, a.worker_id, a.error, a.checkpoint, a.previous
-), to_finished AS (
-    INSERT INTO fencepost.finished (
-        job_id, created_at, run_at, granted_at, finished_at, lease_version, max_runtime_seconds,
-        progress_timeout_seconds, parent_job_id, parent_lease_version, attempt, max_attempts, priority,
-        state, queue, kind, worker_id, payload, metadata, backoff, error, checkpoint, previous,
-        traceparent, tracestate, caller, idempotency_key
-    )
-    SELECT job_id, created_at, run_at, granted_at, now(), next_version, max_runtime_seconds,
-           progress_timeout_seconds, parent_job_id, parent_lease_version, attempt_after, max_attempts,
-           last_priority, state, queue, kind, worker_id, payload, metadata, backoff, error, checkpoint,
-           previous, traceparent, tracestate, caller, idempotency_key
-    FROM buried
-)
-SELECT job_id, queue, state, delay_seconds FROM ended
-""")
-
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -254,42 +168,6 @@ class Demand:
     last: int
     worker_id: str
     lease_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class LockedLease:
-    """What domain.machine needs to know of a running job; ``now`` is the transaction's."""
-
-    token: Token
-    attempt: int
-    max_attempts: int
-    cancel_requested: bool
-    backoff: Backoff
-    queue: str
-    now: datetime
-    expires_at: datetime
-    stalls_at: datetime | None
-    deadline_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class EndedLease:
-    """One decision to be written. ``version_step`` is 1 for a forced cancel, else 0."""
-
-    token: Token
-    ending: Ending
-    decision: Decision
-    fingerprint: bytes | None = None
-    version_step: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """Where a job went; ``due_in_seconds`` is None unless it was scheduled."""
-
-    queue: str
-    state: JobState
-    due_in_seconds: float | None
 
 
 async def share_queues(
@@ -354,16 +232,6 @@ def leased_job(row: Row[Any]) -> LeasedJob:
     )
 
 
-def parent_of(job_id: str | None, lease_version: int | None) -> Parent | None:
-    if job_id is None or lease_version is None:
-        return None
-    return Parent(job_id, lease_version)
-
-
-def backoff_of(text: str | None) -> Backoff:
-    return Backoff() if text is None else msgspec.json.decode(text, type=Backoff)
-
-
 async def heartbeat_leases(conn: Connection, beats: Sequence[Heartbeat]) -> dict[str, RenewedLease]:
     """Extend the leases that are held, by job_id; a job that is missing from the answer is not.
 
@@ -405,58 +273,3 @@ async def complete_leases(conn: Connection, completions: Sequence[Completion]) -
         },
     )
     return {row.job_id for row in rows}
-
-
-async def lock_leases(conn: Connection, tokens: Sequence[Token]) -> dict[str, LockedLease]:
-    """Lock the leases that are held until the transaction ends; return what is known of them by job_id."""
-    rows = await fetch(
-        conn,
-        LOCK_LEASES,
-        {"job_ids": [t.job_id for t in tokens], "lease_versions": [t.lease_version for t in tokens]},
-    )
-    return {lease.token.job_id: lease for lease in locked_leases(rows)}
-
-
-def locked_leases(rows: Rows) -> list[LockedLease]:
-    return [
-        LockedLease(
-            token=Token(row.job_id, row.lease_version),
-            attempt=row.attempt,
-            max_attempts=row.max_attempts,
-            cancel_requested=row.cancel_requested,
-            backoff=backoff_of(row.backoff),
-            queue=row.queue,
-            now=row.now,
-            expires_at=row.expires_at,
-            stalls_at=row.stalls_at,
-            deadline_at=row.deadline_at,
-        )
-        for row in rows
-    ]
-
-
-async def end_leases(conn: Connection, ended: Sequence[EndedLease]) -> list[Moved]:
-    """Write what was decided for leases that this transaction has locked."""
-    rows = await fetch(
-        conn,
-        END_LEASES,
-        {
-            "job_ids": [item.token.job_id for item in ended],
-            "lease_versions": [item.token.lease_version for item in ended],
-            "states": [item.decision.state.value for item in ended],
-            "attempts": [item.decision.attempt for item in ended],
-            "delays": [item.decision.delay_seconds for item in ended],
-            "outcomes": [item.ending.outcome.value for item in ended],
-            "errors": [item.ending.error for item in ended],
-            "fingerprints": [item.fingerprint for item in ended],
-            "version_steps": [item.version_step for item in ended],
-        },
-    )
-    return [
-        Moved(
-            row.queue,
-            JobState(row.state),
-            row.delay_seconds if row.state == JobState.SCHEDULED else None,
-        )
-        for row in rows
-    ]

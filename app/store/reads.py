@@ -32,8 +32,8 @@ from app.domain.calls import JobFilter
 from app.domain.job import Attempt, HeldLease, Job, JobState, Lease, Outcome, Progress, Token
 from app.domain.machine import Record
 from app.domain.retention import Retention
+from app.store.columns import backoff_of, parent_of
 from app.store.engine import Connection, fetch, sql
-from app.store.leases import backoff_of, parent_of
 
 # A job finished at its creation or later, so the oldest id bounds the partitions that can hold any.
 READ_JOBS = sql("""

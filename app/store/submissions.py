@@ -14,13 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import msgspec
-
-from app.domain.job import Backoff, JobSpec, Token
+from app.domain.job import JobSpec, Token
 from app.domain.retention import Retention
+from app.store.columns import backoff_text, metadata_text
 from app.store.engine import Connection, fetch, sql
-
-_DEFAULT_BACKOFF = Backoff()
 
 # KEY SHARE: a heartbeat may pass, the end of the lease (a DELETE) may not.
 LOCK_PARENTS = sql("""
@@ -227,7 +224,7 @@ async def insert_jobs(
             "asked_ats": [job.run_at for job in jobs],
             "delays": [job.delay_seconds for job in jobs],
             "max_attempts": [job.max_attempts for job in jobs],
-            "backoffs": [_backoff_text(job.backoff) for job in jobs],
+            "backoffs": [backoff_text(job.backoff) for job in jobs],
             "max_runtimes": [job.max_runtime_seconds for job in jobs],
             "progress_timeouts": [job.progress_timeout_seconds for job in jobs],
             "parent_job_ids": [job.parent and job.parent.job_id for job in jobs],
@@ -242,12 +239,3 @@ async def insert_jobs(
         row.position: InsertedJob(row.job_id, row.created_at, row.run_at, row.is_due, row.due_in_seconds)
         for row in rows
     }
-
-
-def metadata_text(metadata: dict[str, str]) -> str | None:
-    """Return JSON text, None for the empty object."""
-    return msgspec.json.encode(metadata).decode() if metadata else None
-
-
-def _backoff_text(backoff: Backoff) -> str | None:
-    return None if backoff == _DEFAULT_BACKOFF else msgspec.json.encode(backoff).decode()
