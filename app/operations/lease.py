@@ -124,8 +124,14 @@ def _demands(wishes: Sequence[Wish], shares: Sequence[tuple[int, str, int]]) -> 
     return demands
 
 
-async def give_back(context: Context, jobs: Sequence[LeasedJob]) -> None:
-    """Release grants that cannot reach their worker: it has gone. The attempts are given back."""
+async def give_back(context: Context, wish: Wish, jobs: Sequence[LeasedJob]) -> None:
+    """Release grants that cannot reach their worker: it has gone. The attempts are given back.
+
+    What was remembered for a repeat is forgotten first, so that a repeat leases anew.
+    """
+    if wish.request is not None:
+        async with context.database.begin() as conn:
+            await lease_requests.forget_lease_request(conn, wish.request)
     ending = Ending(Outcome.RELEASED)
     closings = [Closing(Token(job.id, job.lease_version), ending, fingerprint=None) for job in jobs]
     await end_leases(context, closings, with_jobs=False)

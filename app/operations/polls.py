@@ -18,6 +18,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
+from app.domain.calls import LeaseRequest
 from app.domain.errors import Unavailable
 from app.domain.job import LeasedJob
 from app.operations.context import Context
@@ -40,14 +41,11 @@ class Poll:
     is_new: bool = True
     is_over: bool = False
     is_gone: bool = False
+    # A repeat of the call has come; whatever this one is granted is the repeat's.
+    is_replaced: bool = False
     is_filled: bool = False
     crowded_count: int = 0
     timer: asyncio.TimerHandle | None = field(default=None)
-
-    @property
-    def is_given_back(self) -> bool:
-        """Whether grants that do not arrive are released; under a request_id they wait for its repeat."""
-        return self.wish.request is None
 
 
 class Polls:
@@ -68,7 +66,7 @@ class Polls:
         self._probed: set[str] = set()
         self._by_request: dict[tuple[str, str], Poll] = {}
         self._claimer: asyncio.Task[None] | None = None
-        self._givers: set[asyncio.Task[None]] = set()
+        self._givers: dict[asyncio.Task[None], Poll] = {}
         self.is_draining = False
 
     async def lease(
@@ -79,6 +77,7 @@ class Polls:
         ``disconnected`` returns when the client has gone; nothing is granted to it from then on, and
         what a claim under way has granted is given back.
         """
+        await self._returned(wish.request)
         if self.is_draining:
             return []
         poll = Poll(wish, wait_seconds, asyncio.get_running_loop().create_future())
@@ -102,7 +101,7 @@ class Polls:
         """Note that the client has gone; what it was granted already is given back."""
         poll.is_gone = True
         self._end_wait(poll)
-        if not poll.is_given_back or not poll.answer.done() or poll.answer.exception():
+        if poll.is_replaced or not poll.answer.done() or poll.answer.exception():
             return
         if jobs := poll.answer.result():
             poll.answer = asyncio.get_running_loop().create_future()
@@ -159,6 +158,7 @@ class Polls:
                 if earlier.wish.request != request:
                     raise request_id_reused()
                 # The caller repeats itself: its first connection is dead or about to be.
+                earlier.is_replaced = True
                 self._end_wait(earlier)
             self._by_request[identity] = poll
         self._new[poll] = None
@@ -267,7 +267,7 @@ class Polls:
     def _answer(self, poll: Poll, jobs: list[LeasedJob]) -> None:
         poll.crowded_count = 0
         poll.is_filled = len(jobs) == poll.wish.max_jobs
-        if jobs and poll.is_gone and poll.is_given_back:
+        if jobs and poll.is_gone and not poll.is_replaced:
             self._give_back(poll, jobs)
             self._resolve(poll, [])
         elif jobs or poll.is_over or poll.wait_seconds <= 0 or self.is_draining:
@@ -290,13 +290,23 @@ class Polls:
         else:
             self._resolve(poll, error)
 
+    async def _returned(self, request: LeaseRequest | None) -> None:
+        """Wait until nothing that was granted under this request_id is on its way back.
+
+        Else the repeat of a call could be handed leases that are about to be released.
+        """
+        if request is not None:
+            returning = [task for task, poll in self._givers.items() if poll.wish.request == request]
+            if returning:
+                await asyncio.wait(returning)
+
     def _give_back(self, poll: Poll, jobs: list[LeasedJob]) -> None:
         task = asyncio.create_task(self._give_back_now(poll, jobs))
-        self._givers.add(task)
-        task.add_done_callback(self._givers.discard)
+        self._givers[task] = poll
+        task.add_done_callback(self._givers.pop)
 
     async def _give_back_now(self, poll: Poll, jobs: list[LeasedJob]) -> None:
         try:
-            await give_back(self._context, jobs)
+            await give_back(self._context, poll.wish, jobs)
         except Unavailable:
             log.warning("could not give back %d leases of %s; they run out", len(jobs), poll.wish.worker_id)

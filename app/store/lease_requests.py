@@ -34,6 +34,10 @@ WHERE r.expires_at <= now()
 RETURNING worker_id
 """)
 
+FORGET_LEASE_REQUEST = sql("""
+DELETE FROM fencepost.lease_requests WHERE worker_id = :worker_id AND request_id = :request_id
+""")
+
 READ_UNTOUCHED_LEASES = sql("""
 SELECT l.lease_version, l.job_id, l.queue, j.kind, j.payload, j.metadata, l.priority, l.attempt,
        j.max_attempts, l.expires_at, l.lease_seconds, l.deadline_at, l.checkpoint, l.previous,
@@ -80,6 +84,11 @@ async def remember_lease_request(conn: Connection, request: LeaseRequest, jobs: 
         "lease_versions": [job.lease_version for job in jobs],
     }
     return bool(await fetch(conn, REMEMBER_LEASE_REQUEST, parameters))
+
+
+async def forget_lease_request(conn: Connection, request: LeaseRequest) -> None:
+    """Drop what is stored, because its grants are given back."""
+    await conn.execute(FORGET_LEASE_REQUEST, _identity(request))
 
 
 async def read_untouched_leases(conn: Connection, tokens: Sequence[Token]) -> list[LeasedJob]:

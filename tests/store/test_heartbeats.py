@@ -1,0 +1,49 @@
+"""A heartbeat must not bloat: every one is a heap-only-tuple update."""
+
+from sqlalchemy import text
+
+from app.domain.calls import Heartbeat
+from app.domain.job import JobSpec
+from app.domain.retention import Retention
+from app.operations.context import Context
+from app.operations.heartbeat import heartbeat_leases
+from app.store.engine import Database
+from tests.support.factory import lease, submit, token_of
+from tests.support.signals import RecordedSignals
+
+LEASES = 500
+BEATS = 5
+
+
+async def test_heartbeats_are_heap_only_updates(database_url: str) -> None:
+    # One connection, since each session keeps its own counts until they are flushed.
+    database = Database(database_url, pool_size=1)
+    context = Context(database, Retention(), RecordedSignals())
+    await submit(context, *[JobSpec(kind="test", progress_timeout_seconds=60.0)] * LEASES)
+    granted = await lease(context, max_jobs=LEASES)
+    tokens = [token_of(job) for job in granted]
+    for beat in range(BEATS):
+        await heartbeat_leases(
+            context, [Heartbeat(token, seq=beat, percent=1.0 * beat, message="going on") for token in tokens]
+        )
+    async with database.one_statement() as conn:
+        await conn.execute(text("SELECT pg_stat_force_next_flush()"))
+        counts = (
+            await conn.execute(
+                text("""
+                    SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables
+                    WHERE schemaname = 'fencepost' AND relname = 'leases'
+                """)
+            )
+        ).one()
+    await database.close()
+    assert counts.n_tup_upd == LEASES * BEATS
+    assert counts.n_tup_hot_upd / counts.n_tup_upd >= 0.95
+
+
+async def test_nothing_but_the_primary_key_is_indexed_on_leases(database: Database) -> None:
+    async with database.one_statement() as conn:
+        rows = await conn.execute(
+            text("SELECT indexname FROM pg_indexes WHERE schemaname = 'fencepost' AND tablename = 'leases'")
+        )
+        assert [row.indexname for row in rows] == ["leases_pkey"]

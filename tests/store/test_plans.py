@@ -1,0 +1,257 @@
+"""No verb of the hot path reads more than index ranges, however full the queue is.
+
+The plan is looked at with no statistics at all (a queue that has just filled) and with fresh ones.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+
+from app.domain.calls import JobFilter
+from app.domain.job import JobState
+from app.domain.retention import Retention
+from app.store import clocks, endings, leases, reads, schedule, submissions
+from app.store.engine import Connection, Database
+from app.store.reads import created_at_of
+from tests.support.plans import explain
+
+EACH = 20_000
+RUNNING = 1_000
+
+# The newest jobs are scheduled ones, the oldest finished: a page of one state must not wade through another.
+FILL = f"""
+INSERT INTO fencepost.jobs (job_id, created_at, max_attempts, priority, queue, kind, payload, parent_job_id,
+                            parent_lease_version)
+SELECT fencepost.new_job_id(now() - interval '1 hour' + n * interval '10 ms'),
+       now() - interval '1 hour' + n * interval '10 ms', 3, n % 7, 'queue' || n % 4, 'kind' || n % 5, '{{}}',
+       CASE WHEN n % 1000 = 0 THEN CAST('0193a3f0-5c00-7000-8000-000000000000' AS uuid) END,
+       CASE WHEN n % 1000 = 0 THEN 1 END
+FROM generate_series(1, {2 * EACH + RUNNING}) AS n;
+
+INSERT INTO fencepost.leases (job_id, lease_version, granted_at, expires_at, run_at, lease_seconds, attempt,
+                              priority, queue, worker_id)
+SELECT job_id, 1, now(), now() + interval '1 hour', created_at, 60, 1, priority, queue, 'worker'
+FROM fencepost.jobs ORDER BY job_id LIMIT {RUNNING};
+
+INSERT INTO fencepost.ready (job_id, run_at, lease_version, attempt, priority, queue)
+SELECT job_id, created_at, 0, 0, priority, queue
+FROM fencepost.jobs ORDER BY job_id LIMIT {EACH} OFFSET {RUNNING};
+
+INSERT INTO fencepost.scheduled (job_id, run_at, lease_version, attempt, priority, queue)
+SELECT job_id, now() + interval '1 hour', 0, 0, priority, queue
+FROM fencepost.jobs ORDER BY job_id LIMIT {EACH} OFFSET {RUNNING + EACH};
+
+INSERT INTO fencepost.finished (job_id, created_at, run_at, finished_at, lease_version, attempt, max_attempts,
+                                priority, state, queue, kind)
+SELECT fencepost.new_job_id(now() - interval '3 hours' + n * interval '10 ms'), now() - interval '3 hours',
+       now(), now() - interval '3 hours' + n * interval '10 ms', 1, 1, 3, 0,
+       (ARRAY['succeeded', 'dead', 'cancelled'])[1 + n % 3], 'queue' || n % 4, 'kind' || n % 5
+FROM generate_series(1, {EACH}) AS n;
+"""  # noqa: S608 - the numbers are our own
+
+
+@pytest.fixture(scope="module", params=["without statistics", "analyzed"])
+def full_database_url(request: pytest.FixtureRequest, admin_url: str, template: str) -> Iterator[str]:
+    name = f"fencepost_full_{uuid.uuid4().hex[:8]}"
+    url = make_url(admin_url).set(database=name).render_as_string(hide_password=False)
+    with psycopg.connect(admin_url, autocommit=True) as admin:
+        admin.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        )
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute(FILL.encode())
+            if request.param == "analyzed":
+                connection.execute("VACUUM ANALYZE")
+        yield url
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+async def full(full_database_url: str) -> AsyncIterator[Connection]:
+    """A transaction on the full database, rolled back, with the settings of the service."""
+    database = Database(full_database_url, pool_size=1)
+    async with database.begin() as conn:
+        yield conn
+        await conn.rollback()
+    await database.close()
+
+
+async def some_ids(conn: Connection, table: str, count: int) -> list[str]:
+    rows = await conn.execute(text(f"SELECT job_id FROM fencepost.{table} ORDER BY random() LIMIT {count}"))  # noqa: S608
+    return [row.job_id for row in rows]
+
+
+def lease_parameters(queues: list[str], job_count: int) -> dict[str, Any]:
+    return {
+        "polls": list(range(len(queues))),
+        "queues": queues,
+        "firsts": [1] * len(queues),
+        "lasts": [job_count] * len(queues),
+        "worker_ids": ["worker"] * len(queues),
+        "lease_seconds": [60.0] * len(queues),
+    }
+
+
+async def test_leasing_reads_the_head_of_each_queue(full: Connection) -> None:
+    plan = await explain(full, leases.LEASE_JOBS, lease_parameters(["queue1", "queue2"], 50))
+    # 100 rows at the head of ready, deleted by row address, and their jobs: for the grant, for the answer.
+    plan.assert_index_ranges(max_rows=500)
+    assert plan.rows["ready"] <= 200
+
+
+async def test_leasing_from_an_empty_queue_reads_nothing(full: Connection) -> None:
+    plan = await explain(full, leases.LEASE_JOBS, lease_parameters(["nothing_here"], 50))
+    plan.assert_index_ranges(max_rows=0)
+
+
+async def test_sharing_queues_reads_their_heads(full: Connection) -> None:
+    parameters = {
+        "polls": [0, 1],
+        "max_jobs": [10, 20],
+        "pair_polls": [0, 0, 1, 1],
+        "pair_queues": ["queue0", "queue1", "queue1", "queue2"],
+    }
+    plan = await explain(full, leases.SHARE_QUEUES, parameters)
+    plan.assert_index_ranges(max_rows=60)
+
+
+def tokens(job_ids: list[str]) -> dict[str, Any]:
+    return {"job_ids": job_ids, "lease_versions": [1] * len(job_ids)}
+
+
+async def test_locking_leases_reads_only_theirs(full: Connection) -> None:
+    job_ids = await some_ids(full, "leases", 20)
+    plan = await explain(full, endings.LOCK_LEASES, tokens(job_ids))
+    plan.assert_index_ranges(max_rows=40)
+
+
+async def test_heartbeats_read_only_their_leases(full: Connection) -> None:
+    job_ids = await some_ids(full, "leases", 20)
+    nothing = [None] * 20
+    parameters = tokens(job_ids) | {
+        "extend_seconds": nothing,
+        "seqs": nothing,
+        "percents": nothing,
+        "messages": nothing,
+        "with_checkpoints": [False] * 20,
+        "checkpoints": nothing,
+    }
+    plan = await explain(full, leases.HEARTBEAT_LEASES, parameters)
+    plan.assert_index_ranges(max_rows=40)
+
+
+async def test_completing_reads_only_its_leases_and_jobs(full: Connection) -> None:
+    job_ids = await some_ids(full, "leases", 20)
+    parameters = tokens(job_ids) | {"results": [None] * 20, "fingerprints": [b"f"] * 20}
+    plan = await explain(full, leases.COMPLETE_LEASES, parameters)
+    plan.assert_index_ranges(max_rows=60)
+
+
+async def test_ending_reads_only_its_leases_and_jobs(full: Connection) -> None:
+    job_ids = await some_ids(full, "leases", 20)
+    parameters = tokens(job_ids) | {
+        "states": ["ready", "scheduled", "dead", "cancelled"] * 5,
+        "attempts": [1] * 20,
+        "delays": [None, 5.0, None, None] * 5,
+        "outcomes": ["failed"] * 20,
+        "errors": [None] * 20,
+        "fingerprints": [None] * 20,
+        "version_steps": [0] * 20,
+    }
+    plan = await explain(full, endings.END_LEASES, parameters)
+    plan.assert_index_ranges(max_rows=60)
+
+
+async def test_promoting_reads_only_due_jobs(full: Connection) -> None:
+    plan = await explain(full, schedule.PROMOTE_JOBS, {"max_jobs": 1000})
+    plan.assert_index_ranges(max_rows=0)
+    plan = await explain(full, schedule.READ_NEXT_DUE, {})
+    plan.assert_index_ranges(max_rows=1)
+
+
+async def test_expiring_reads_the_leases_and_nothing_but_the_jobs_of_those_run_out(full: Connection) -> None:
+    plan = await explain(full, clocks.LOCK_RUN_OUT_LEASES, {"max_leases": 500})
+    assert set(plan.rows) == {"leases", "jobs"}
+    assert plan.rows["leases"] <= RUNNING
+    assert plan.rows["jobs"] == 0
+
+
+async def test_reading_jobs_reads_only_theirs(full: Connection) -> None:
+    job_ids = [
+        job_id
+        for table in ("ready", "scheduled", "leases", "finished")
+        for job_id in await some_ids(full, table, 5)
+    ]
+    parameters = {
+        "job_ids": job_ids,
+        "with_payload": True,
+        "with_result": True,
+        "oldest": created_at_of(min(job_ids)),
+        "dead_seconds": 1e6,
+        "finished_seconds": 1e6,
+    }
+    plan = await explain(full, reads.READ_JOBS, parameters)
+    plan.assert_index_ranges(max_rows=4 * len(job_ids))
+
+
+async def test_reading_a_jobs_attempts_and_records_reads_only_theirs(full: Connection) -> None:
+    [job_id] = await some_ids(full, "finished", 1)
+    plan = await explain(full, reads.READ_ATTEMPTS, {"job_id": job_id, "after_version": 0, "max_rows": 50})
+    plan.assert_index_ranges(max_rows=2)
+    plan = await explain(full, reads.READ_RECORDS, tokens([job_id]))
+    plan.assert_index_ranges(max_rows=2)
+
+
+async def test_a_key_is_looked_up_by_itself(full: Connection) -> None:
+    await full.execute(
+        text("""
+            INSERT INTO fencepost.idempotency_keys (caller, key, fingerprint, job_id)
+            SELECT 'anonymous', 'key' || job_id, '\\x00', job_id FROM fencepost.finished
+        """)
+    )
+    [job_id] = await some_ids(full, "finished", 1)
+    parameters = {
+        "callers": ["anonymous"],
+        "keys": [f"key{job_id}"],
+        "idempotency_seconds": 1e6,
+        "dead_seconds": 1e6,
+        "finished_seconds": 1e6,
+    }
+    plan = await explain(full, submissions.READ_KEYS, parameters)
+    plan.assert_index_ranges(max_rows=3)
+
+
+NOW = datetime.now(UTC)
+FILTERS = {
+    "nothing": JobFilter(),
+    **{f"state {state}": JobFilter(state=state) for state in JobState},
+    "queue": JobFilter(queue="queue1"),
+    "kind": JobFilter(kind="kind1"),
+    "parent": JobFilter(parent_id="0193a3f0-5c00-7000-8000-000000000000"),
+    "created after": JobFilter(created_after=NOW - timedelta(minutes=55)),
+    "created before": JobFilter(created_before=NOW - timedelta(hours=2, minutes=58)),
+    "created between": JobFilter(created_after=NOW - timedelta(hours=2, minutes=58), created_before=NOW),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("is_next_page", [False, True], ids=["first page", "next page"])
+async def test_a_page_of_jobs_reads_index_ranges(full: Connection, name: str, is_next_page: bool) -> None:
+    retention = Retention()
+    before_id = None
+    if is_next_page:
+        page = await reads.list_job_ids(full, FILTERS[name], retention=retention, max_rows=51, before_id=None)
+        before_id = page[-1]
+    statement = reads._page(FILTERS[name], retention=retention, max_rows=51, before_id=before_id)
+    plan = await explain(full, statement)
+    # A page of the unfinished jobs, one of each finished state, and a state's table beside jobs. What is
+    # left is the planner's: it may pass over the jobs of five kinds rather than look each up.
+    plan.assert_index_ranges(max_rows=600)
