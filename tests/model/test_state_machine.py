@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -751,6 +752,7 @@ async def _empty(context: Context) -> None:
             await conn.execute(text(f"DELETE FROM fencepost.{table}"))  # noqa: S608
 
 
+@pytest.mark.slow
 def test_the_store_does_what_the_model_does(database_url: str) -> None:
     with asyncio.Runner() as runner:
         database = Database(database_url, pool_size=1)

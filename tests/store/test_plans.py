@@ -229,28 +229,30 @@ async def test_a_key_is_looked_up_by_itself(full: Connection) -> None:
     plan.assert_index_ranges(max_rows=3)
 
 
-NOW = datetime.now(UTC)
-FILTERS = {
-    "nothing": JobFilter(),
-    **{f"state {state}": JobFilter(state=state) for state in JobState},
-    "queue": JobFilter(queue="queue1"),
-    "kind": JobFilter(kind="kind1"),
-    "parent": JobFilter(parent_id="0193a3f0-5c00-7000-8000-000000000000"),
-    "created after": JobFilter(created_after=NOW - timedelta(minutes=55)),
-    "created before": JobFilter(created_before=NOW - timedelta(hours=2, minutes=58)),
-    "created between": JobFilter(created_after=NOW - timedelta(hours=2, minutes=58), created_before=NOW),
-}
+def filters() -> dict[str, JobFilter]:
+    """Return every kind of filter; the times lie near both ends of the three hours that the jobs span."""
+    now = datetime.now(UTC)
+    return {
+        "nothing": JobFilter(),
+        **{f"state {state}": JobFilter(state=state) for state in JobState},
+        "queue": JobFilter(queue="queue1"),
+        "kind": JobFilter(kind="kind1"),
+        "parent": JobFilter(parent_id="0193a3f0-5c00-7000-8000-000000000000"),
+        "created after": JobFilter(created_after=now - timedelta(minutes=55)),
+        "created before": JobFilter(created_before=now - timedelta(hours=2, minutes=58)),
+        "created between": JobFilter(created_after=now - timedelta(hours=2, minutes=58), created_before=now),
+    }
 
 
-@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("name", filters())
 @pytest.mark.parametrize("is_next_page", [False, True], ids=["first page", "next page"])
 async def test_a_page_of_jobs_reads_index_ranges(full: Connection, name: str, is_next_page: bool) -> None:
-    retention = Retention()
+    retention, job_filter = Retention(), filters()[name]
     before_id = None
     if is_next_page:
-        page = await reads.list_job_ids(full, FILTERS[name], retention=retention, max_rows=51, before_id=None)
+        page = await reads.list_job_ids(full, job_filter, retention=retention, max_rows=51, before_id=None)
         before_id = page[-1]
-    statement = reads._page(FILTERS[name], retention=retention, max_rows=51, before_id=before_id)
+    statement = reads._page(job_filter, retention=retention, max_rows=51, before_id=before_id)
     plan = await explain(full, statement)
     # A page of the unfinished jobs, one of each finished state, and a state's table beside jobs. What is
     # left is the planner's: it may pass over the jobs of five kinds rather than look each up.
