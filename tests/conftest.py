@@ -34,8 +34,10 @@ from app.store.engine import Connection, Database
 from tests.support.server import ServerProcess
 from tests.support.signals import RecordedSignals
 
-# Small buffers: dropping a database writes them out.
+# Small buffers: dropping a database writes them out. No autovacuum: a worker that looks at the template just
+# then makes it busy, and no test waits for one.
 _FAST = {
+    "autovacuum": "off",
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
