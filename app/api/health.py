@@ -10,7 +10,7 @@ from app.api import answers
 from app.api.problems import PROBLEMS, problem_response
 from app.api.routing import Endpoint, Query, Routes, answer
 from app.api.service import Service
-from app.domain.errors import FencepostError, Unavailable
+from app.domain.errors import FencepostError, Misconfigured, Unavailable
 from app.store.reads import read_schema_version
 
 CHECK_SECONDS = 2.0
@@ -48,6 +48,8 @@ async def _failing_database(service: Service) -> list[str]:
             version = await read_schema_version(conn)
     except (Unavailable, TimeoutError):
         return ["database"]
+    except Misconfigured:
+        return ["schema"]
     return [] if version == service.schema_version else [f"schema version {version}"]
 
 

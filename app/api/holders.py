@@ -141,6 +141,7 @@ async def heartbeat_many(
 async def complete_many(request: Request, service: Service, asked: schemas.CompleteManyRequest) -> Response:
     limits = service.limits
     requests.check_item_count(len(asked.items), limits, pointer="/items")
+    requests.check_follow_up_count(asked)
     trace = trace_headers_of(request)
     items = [
         requests.completing(item.job_id, item, limits, pointer=f"/items/{index}", trace=trace)

@@ -1,6 +1,7 @@
 """Produce and operate: /v1/jobs."""
 
 import time
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,7 +23,7 @@ from app.api.parameters import (
     trace_headers_of,
     whole_number,
 )
-from app.api.routing import Endpoint, Query, Routes, answer, body, within_bounds
+from app.api.routing import Endpoint, Query, Routes, answer, body, gone, within_bounds
 from app.api.service import Service
 from app.api.views import ALL, attempt_view, job_view
 from app.domain.calls import Edit, JobFilter
@@ -120,7 +121,9 @@ async def _read_when_finished(
     ends_at = time.monotonic() + wait_seconds
     job: Job = await service.read.submit(job_id)
     while not job.state.is_terminal and (left := ends_at - time.monotonic()) > 0:
-        await service.finishes.wait(job_id, wait_seconds=left, disconnected=request.receive)
+        is_there = await service.finishes.wait(job_id, wait_seconds=left, disconnected=partial(gone, request))
+        if not is_there:
+            break
         job = await service.read.submit(job_id)
         if service.finishes.is_draining:
             break

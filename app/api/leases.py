@@ -1,11 +1,13 @@
 """Work: lease jobs, and read what a worker holds."""
 
+from functools import partial
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api import answers, requests, schemas
 from app.api.parameters import name_of, refused
-from app.api.routing import Endpoint, Query, Routes, answer, body, within_bounds
+from app.api.routing import Endpoint, Query, Routes, answer, body, gone, within_bounds
 from app.api.service import Service
 from app.api.views import held_lease_view, leased_jobs_view
 from app.store.reads import read_leases
@@ -33,7 +35,7 @@ async def lease_jobs(request: Request, service: Service, asked: schemas.LeaseJob
 
 async def _lease(request: Request, service: Service, asked: schemas.LeaseJobsRequest) -> Response:
     jobs = await service.polls.lease(
-        requests.wish(asked), wait_seconds=asked.wait_seconds, disconnected=request.receive
+        requests.wish(asked), wait_seconds=asked.wait_seconds, disconnected=partial(gone, request)
     )
     # A client that is told nothing because this process shuts down comes back to another one.
     headers = {"Retry-After": "1"} if service.polls.is_draining and not jobs else None

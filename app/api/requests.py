@@ -111,6 +111,15 @@ def check_item_count(count: int, limits: Limits, *, pointer: str) -> None:
         raise TooLarge(f"{pointer} has over {limits.max_batch_items} items.", pointer=pointer)
 
 
+# One statement writes the follow-up jobs of a whole call.
+MAX_FOLLOW_UPS = 10_000
+
+
+def check_follow_up_count(body: schemas.CompleteManyRequest) -> None:
+    if sum(len(item.enqueue) for item in body.items) > MAX_FOLLOW_UPS:
+        raise TooLarge(f"/items has over {MAX_FOLLOW_UPS} jobs to enqueue in all.", pointer="/items")
+
+
 def wish(body: schemas.LeaseJobsRequest) -> Wish:
     """Return what a lease call asks for; a queue that is named twice counts once."""
     queues = tuple(dict.fromkeys(body.queues))

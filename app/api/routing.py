@@ -190,6 +190,12 @@ async def within_bounds(answer: Awaitable[Response], *, wait_seconds: float = 0.
         raise Unavailable("No answer came in time; whether the call was done is unknown.") from error
 
 
+async def gone(request: Request) -> None:
+    """Return when the client has gone; what is left of the request's body is passed over."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 _encode = msgspec.json.Encoder().encode
 
 

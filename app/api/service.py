@@ -20,6 +20,11 @@ from app.operations.settle import Closing, Completing, Settled, complete_leases,
 from app.operations.submit import Submitted, submit_jobs
 from app.store.reads import read_jobs
 
+# Without coalescing every call may have a connection of its own, or the comparison is unfair.
+_UNCOALESCED_IN_FLIGHT = 64
+# What a job weighs is known only when it is read.
+_MAX_READ_ITEMS = 32
+
 
 class LoopStatus(Protocol):
     """What readiness asks of a background loop."""
@@ -69,11 +74,7 @@ def make_service(
 ) -> Service:
     """Wire the verbs; ``max_coalesced_items`` 1 turns coalescing off (for the benchmark that measures it)."""
 
-    def coalesced(flush: object) -> Coalescer:  # type: ignore[type-arg]  # each use names its types
-        # Without coalescing every call may have a connection of its own, or the comparison is unfair.
-        in_flight = 2 if max_coalesced_items > 1 else 64
-        return Coalescer(flush, max_items=max_coalesced_items, max_in_flight=in_flight)  # type: ignore[arg-type]
-
+    in_flight = 2 if max_coalesced_items > 1 else _UNCOALESCED_IN_FLIGHT
     return Service(
         context=context,
         limits=limits,
@@ -82,13 +83,47 @@ def make_service(
         clock=clock,
         loops=loops,
         schema_version=schema_version,
-        submit=coalesced(partial(submit_jobs, context)),
-        heartbeat=coalesced(partial(heartbeat_leases, context)),
-        complete=coalesced(partial(complete_leases, context, with_jobs=True)),
-        end=coalesced(partial(end_leases, context, with_jobs=True)),
-        verify=coalesced(partial(verify_leases, context)),
-        read=coalesced(partial(_read_jobs, context)),
+        submit=Coalescer(
+            partial(submit_jobs, context),
+            weigh=_spec_bytes,
+            max_items=max_coalesced_items,
+            max_in_flight=in_flight,
+        ),
+        heartbeat=Coalescer(
+            partial(heartbeat_leases, context),
+            weigh=lambda beat: len(beat.checkpoint or ""),
+            max_items=max_coalesced_items,
+            max_in_flight=in_flight,
+        ),
+        complete=Coalescer(
+            partial(complete_leases, context, with_jobs=True),
+            weigh=_completing_bytes,
+            max_items=max_coalesced_items,
+            max_in_flight=in_flight,
+        ),
+        end=Coalescer(
+            partial(end_leases, context, with_jobs=True),
+            weigh=lambda closing: len(closing.ending.error or ""),
+            max_items=max_coalesced_items,
+            max_in_flight=in_flight,
+        ),
+        verify=Coalescer(
+            partial(verify_leases, context), max_items=max_coalesced_items, max_in_flight=in_flight
+        ),
+        read=Coalescer(
+            partial(_read_jobs, context),
+            max_items=min(max_coalesced_items, _MAX_READ_ITEMS),
+            max_in_flight=in_flight,
+        ),
     )
+
+
+def _spec_bytes(spec: JobSpec) -> int:
+    return len(spec.payload or "")
+
+
+def _completing_bytes(completing: Completing) -> int:
+    return len(completing.completion.result or "") + sum(map(_spec_bytes, completing.enqueue))
 
 
 async def _read_jobs(context: Context, job_ids: Sequence[str]) -> list[Job | FencepostError]:

@@ -1,7 +1,6 @@
 """Which passes run, and how often. Every replica runs all of them; they take turns by row locks."""
 
 import random
-import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 
@@ -12,7 +11,7 @@ from app.operations.expire import expire_leases
 from app.operations.finishes import Finishes
 from app.operations.polls import Polls
 from app.operations.server_clock import ServerClock
-from app.operations.upkeep import make_partitions, promote_jobs, prune
+from app.operations.upkeep import KeyWalk, forget_keys, make_partitions, promote_jobs, prune
 from app.operations.wakeups import Wakeups
 
 # Another replica may schedule a job that is due sooner than all that this one knows of.
@@ -33,7 +32,7 @@ class Loops:
         self.clock = ServerClock()
         self.loops: list[Loop] = []
         self._promoter: Loop | None = None
-        self._pruned_at: float | None = None
+        self._key_walk = KeyWalk()
 
     def jobs_ready(self, counts: Mapping[str, int]) -> None:
         self.wakeups.jobs_ready(counts)
@@ -89,14 +88,8 @@ class Loops:
 
     async def _prune(self, context: Context) -> float:
         await make_partitions(context)
-        now = time.monotonic()
-        retention = context.retention
-        look_back = max(retention.finished_seconds, retention.dead_seconds)
-        if self._pruned_at is not None:
-            # Twice the time since the last pass: what another replica finished late is seen too.
-            look_back = min(look_back, retention.idempotency_seconds + 2 * (now - self._pruned_at) + 60)
-        await prune(context, look_back_seconds=look_back)
-        self._pruned_at = now
+        await forget_keys(context, self._key_walk)
+        await prune(context)
         return PRUNER_PAUSE_SECONDS * random.uniform(0.8, 1.0)
 
     async def _announce(self) -> float:

@@ -11,6 +11,9 @@ from typing import Generic, TypeVar
 
 from app.domain.errors import FencepostError, Unavailable
 
+# A statement has a time limit; so much of opaque JSON is written well within it.
+MAX_WEIGHT_BYTES = 8 * 1024 * 1024
+
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -20,16 +23,18 @@ class Coalescer(Generic[Item, Answer]):
 
     ``flush`` answers item by item, in order, refusals as values. When it raises, nothing of that flush
     was committed: an unavailable database is everybody's answer, anything else is found by running
-    the items one by one.
+    the items one by one. ``weigh`` tells the bytes of an item where they can be many.
     """
 
     def __init__(
         self,
         flush: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | FencepostError]]],
         *,
+        weigh: Callable[[Item], int] = lambda _: 0,
         max_items: int = 500,
         max_in_flight: int = 2,
     ) -> None:
+        self._weigh = weigh
         self._flush = flush
         self._max_items = max_items
         self._max_in_flight = max_in_flight
@@ -50,12 +55,24 @@ class Coalescer(Generic[Item, Answer]):
 
     def _start(self) -> None:
         self._is_starting = False
-        while self._queue and len(self._in_flight) < self._max_in_flight:
-            size = min(len(self._queue), self._max_items)
-            batch = [self._queue.popleft() for _ in range(size)]
+        while len(self._in_flight) < self._max_in_flight and (batch := self._next_batch()):
             task = asyncio.create_task(self._run(batch))
             self._in_flight.add(task)
             task.add_done_callback(self._finished)
+
+    def _next_batch(self) -> list[tuple[Item, asyncio.Future[Answer]]]:
+        """Take what is next in line; a caller that has given up is not served behind its back."""
+        batch: list[tuple[Item, asyncio.Future[Answer]]] = []
+        weight = 0
+        while self._queue and len(batch) < self._max_items:
+            item, future = self._queue[0]
+            weight += 0 if future.done() else self._weigh(item)
+            if batch and weight > MAX_WEIGHT_BYTES:
+                break
+            self._queue.popleft()
+            if not future.done():
+                batch.append((item, future))
+        return batch
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._in_flight.discard(task)

@@ -18,15 +18,16 @@ class Finishes:
 
     async def wait(
         self, job_id: str, *, wait_seconds: float, disconnected: Callable[[], Awaitable[object]]
-    ) -> None:
-        """Return when the job may be finished, the time is over, the client has gone, or at shutdown."""
+    ) -> bool:
+        """Return when the job may be finished, time is over, or at shutdown; False: the client has gone."""
         if self.is_draining:
-            return
+            return True
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job_id, set()).add(future)
         watcher = asyncio.ensure_future(disconnected())
         try:
             await asyncio.wait((future, watcher), timeout=wait_seconds, return_when=asyncio.FIRST_COMPLETED)
+            return not watcher.done()
         finally:
             watcher.cancel()
             futures = self._waiting.get(job_id, set())

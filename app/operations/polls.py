@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 # The safety net under LISTEN: every parked queue is looked at this often, less up to a fifth.
 FALLBACK_SECONDS = 4.0
 MAX_POLLS_A_CLAIM = 64
+# A claim is one statement with a time limit; however many polls wait, it takes about so many jobs.
+MAX_JOBS_A_CLAIM = 2000
+# Of work whose amount is not known so much is offered first; where all of it is taken, there is more.
+PROBE_JOBS = 8
 # A poll of several queues that lost its jobs to rivals looks again at once, this many times.
 _CROWDED_ROUNDS = 5
 
@@ -212,19 +216,25 @@ class Polls:
     def _next_claim(self) -> list[Poll]:
         """Take the polls of the next claim out of line: new ones, and parked ones with fresh work."""
         chosen: dict[Poll, None] = {}
+        job_count = 0
         for poll in list(self._new)[:MAX_POLLS_A_CLAIM]:
+            job_count += poll.wish.max_jobs
+            if chosen and job_count > MAX_JOBS_A_CLAIM:
+                break
             chosen[poll] = None
         for queue in list(self._fresh):
             if len(chosen) >= MAX_POLLS_A_CLAIM:
                 break
             count = self._fresh.pop(queue)
             offered = 0
-            if count is None:
+            if count is None or any(len(poll.wish.queues) > 1 for poll in self._parked.get(queue, ())):
+                # One poll may be chosen for two queues, or take from another one than it was offered.
                 self._probed.add(queue)
             for poll in self._parked.get(queue, ()):
-                if count is not None and offered >= count:
+                if (count is not None and offered >= count) or (count is None and offered >= PROBE_JOBS):
                     break
-                if len(chosen) >= MAX_POLLS_A_CLAIM:
+                job_count += poll.wish.max_jobs
+                if len(chosen) >= MAX_POLLS_A_CLAIM or (chosen and job_count > MAX_JOBS_A_CLAIM):
                     # The rest is offered with the next claim, if anybody is left to take it.
                     self._fresh[queue] = None if count is None else count - offered
                     break
@@ -236,26 +246,30 @@ class Polls:
 
     async def _claim(self, polls: list[Poll]) -> None:
         plain = [poll for poll in polls if poll.wish.request is None]
+        if plain:
+            await self._claim_together(plain)
         for poll in polls:
             if poll.wish.request is not None:
                 try:
                     self._answer(poll, await lease_jobs_once(self._context, poll.wish))
-                except Exception as error:  # noqa: BLE001 - handed on to the caller, as below
+                except Exception as error:  # noqa: BLE001 - a poll that is never answered would hang its client
                     self._refuse(poll, error)
-        if plain:
-            try:
-                grants = await lease_jobs(self._context, [poll.wish for poll in plain])
-            except Exception as error:  # noqa: BLE001 - a poll that is never answered would hang its client
-                for poll in plain:
-                    self._refuse(poll, error)
-            else:
-                for number, poll in enumerate(plain):
-                    if number in grants.crowded and poll.crowded_count < _CROWDED_ROUNDS:
-                        poll.crowded_count += 1
-                        self._new[poll] = None
-                    else:
-                        self._answer(poll, grants.jobs.get(number, []))
         self._look_again(polls)
+
+    async def _claim_together(self, polls: list[Poll]) -> None:
+        try:
+            grants = await lease_jobs(self._context, [poll.wish for poll in polls])
+        except Exception as error:  # noqa: BLE001 - as in _claim
+            for poll in polls:
+                self._refuse(poll, error)
+            return
+        for number, poll in enumerate(polls):
+            if number in grants.crowded and poll.crowded_count < _CROWDED_ROUNDS:
+                # Rounds in which others of this claim were served are no sign of rivals.
+                poll.crowded_count = 0 if grants.jobs else poll.crowded_count + 1
+                self._new[poll] = None
+            else:
+                self._answer(poll, grants.jobs.get(number, []))
 
     def _look_again(self, polls: list[Poll]) -> None:
         """Where every poll of a probed queue was filled there may be more, and more may be waiting for it."""
@@ -285,7 +299,7 @@ class Polls:
 
     def _refuse(self, poll: Poll, error: Exception) -> None:
         """Pass an error on; a poll that waits already outlasts a database in trouble."""
-        if isinstance(error, Unavailable) and not poll.is_new and not poll.is_over:
+        if isinstance(error, Unavailable) and not (poll.is_new or poll.is_over or self.is_draining):
             self._park(poll)
         else:
             self._resolve(poll, error)

@@ -1,5 +1,9 @@
 """Promote due jobs; make and drop partitions; forget keys and answers whose time is over."""
 
+from datetime import UTC, datetime
+
+from app.domain.errors import Unavailable
+from app.domain.job import JobState
 from app.operations.context import Context
 from app.store import doctor, lease_requests, partitions, schedule
 from app.store.schedule import NextDue
@@ -27,26 +31,49 @@ async def make_partitions(context: Context) -> list[str]:
         return await partitions.make_partitions(conn)
 
 
-async def prune(context: Context, *, look_back_seconds: float) -> list[str]:
+class KeyWalk:
+    """How far the finished jobs have been walked for keys to forget; one per process, begun anew with it."""
+
+    def __init__(self) -> None:
+        begin = datetime(1970, 1, 1, tzinfo=UTC)
+        self.after = dict.fromkeys((JobState.SUCCEEDED, JobState.DEAD, JobState.CANCELLED), begin)
+
+
+async def forget_keys(context: Context, walk: KeyWalk) -> None:
+    """Forget the keys whose time is over, from where the walk stands; what is done of it is kept."""
+    retention = context.retention
+    for state in walk.after:
+        kept = retention.dead_seconds if state is JobState.DEAD else retention.finished_seconds
+        count = MAX_KEYS_A_STEP
+        while count == MAX_KEYS_A_STEP:
+            async with context.database.upkeep() as conn:
+                count, walk.after[state] = await partitions.delete_old_keys(
+                    conn,
+                    state,
+                    kept_seconds=min(kept, retention.idempotency_seconds),
+                    after=walk.after[state],
+                    max_jobs=MAX_KEYS_A_STEP,
+                )
+
+
+async def prune(context: Context) -> list[str]:
     """Run one pass over what is past its time; return the partitions that were dropped.
 
-    Keys go before the partitions that name them. ``look_back_seconds`` bounds how far before the end of
-    their time keys are looked for, counted from the finish of their jobs.
+    Keys are to be forgotten before the partitions that name them are dropped. A partition that somebody
+    reads just now is left to the next pass.
     """
-    while True:
-        async with context.database.upkeep() as conn:
-            count = await partitions.delete_old_keys(
-                conn,
-                retention=context.retention,
-                look_back_seconds=look_back_seconds,
-                max_keys=MAX_KEYS_A_STEP,
-            )
-        if count < MAX_KEYS_A_STEP:
-            break
     async with context.database.upkeep() as conn:
         await lease_requests.delete_old_lease_requests(conn)
-    async with context.database.upkeep() as conn:
-        return await partitions.drop_partitions(conn, retention=context.retention)
+        old = await partitions.read_old_partitions(conn, retention=context.retention)
+    dropped = []
+    for name in old:
+        try:
+            async with context.database.upkeep() as conn:
+                await partitions.drop_partition(conn, name)
+        except Unavailable:
+            continue
+        dropped.append(name)
+    return dropped
 
 
 async def examine(context: Context) -> list[str]:

@@ -26,7 +26,6 @@ ANNOUNCE_SECONDS = 5.0
 FORGET_SECONDS = 13.0
 # How long a queue's work is remembered for a waiter that is announced late.
 RECENT_SECONDS = 5.0
-_MAX_RECENT = 10_000
 
 
 class Wakeups:
@@ -56,8 +55,6 @@ class Wakeups:
                 self._put("!", [queue])
             else:
                 self._recent[queue] = now
-        if len(self._recent) > _MAX_RECENT:
-            self._recent = {q: at for q, at in self._recent.items() if at > now - RECENT_SECONDS}
 
     def announce_parked(self, queues: Iterable[str]) -> None:
         """Tell the other replicas that polls of this one wait for these queues."""
@@ -67,6 +64,9 @@ class Wakeups:
         """Say again what is waited for; return the seconds until that is due again."""
         if self._polls is not None:
             self.announce_parked(self._polls.parked_queues())
+        now = self._clock()
+        self._remote = {queue: until for queue, until in self._remote.items() if until > now}
+        self._recent = {queue: at for queue, at in self._recent.items() if at > now - RECENT_SECONDS}
         return ANNOUNCE_SECONDS
 
     def listening(self) -> None:

@@ -9,7 +9,7 @@ LOCK_RUN_OUT_LEASES = sql("""
 SELECT l.job_id, l.lease_version, l.attempt, l.cancel_requested, l.expires_at, l.stalls_at, l.deadline_at,
        j.max_attempts, j.backoff, l.queue, now() AS now
 FROM fencepost.leases l
-JOIN fencepost.jobs j ON j.job_id = l.job_id
+CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = l.job_id LIMIT 1) j
 WHERE least(l.expires_at, l.stalls_at, l.deadline_at) <= now()
 ORDER BY l.job_id
 LIMIT :max_leases

@@ -21,7 +21,8 @@ SELECT l.job_id, l.lease_version, l.attempt, l.cancel_requested, l.expires_at, l
 FROM fencepost.leases l
 JOIN unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i (job_id, lease_version)
   ON l.job_id = i.job_id AND l.lease_version = i.lease_version
-JOIN fencepost.jobs j ON j.job_id = l.job_id
+CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = l.job_id LIMIT 1) j
+WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
 ORDER BY l.job_id
 FOR UPDATE OF l
 """)
@@ -39,7 +40,8 @@ WITH input AS (
 ), ended AS MATERIALIZED (
     DELETE FROM fencepost.leases l
     USING input i
-    WHERE l.job_id = i.job_id AND l.lease_version = i.lease_version
+    WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
+      AND l.job_id = i.job_id AND l.lease_version = i.lease_version
     RETURNING l.*, i.state, i.attempt_after, i.outcome, i.fingerprint, i.version_step,
               CAST(i.ending_error AS json) AS ending_error,
               now() + make_interval(secs => i.delay_seconds) AS delayed_to,
@@ -75,12 +77,15 @@ WITH input AS (
     )
     SELECT job_id, run_at, next_version, attempt_after, priority, queue, checkpoint, error, previous
     FROM after WHERE state = 'scheduled'
-), buried AS (
-    DELETE FROM fencepost.jobs j
-    USING after a
-    WHERE j.job_id = a.job_id AND a.state IN ('dead', 'cancelled')
-    RETURNING j.*, a.run_at, a.granted_at, a.next_version, a.attempt_after, a.priority AS last_priority,
-              a.state, a.worker_id, a.error, a.checkpoint, a.previous
+), buried AS MATERIALIZED (
+    SELECT j.*, a.run_at, a.granted_at, a.next_version, a.attempt_after, a.priority AS last_priority,
+           a.state, a.worker_id, a.error, a.checkpoint, a.previous
+    FROM after a
+    CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = a.job_id LIMIT 1) j
+    WHERE a.state IN ('dead', 'cancelled')
+), gone AS (
+    DELETE FROM fencepost.jobs
+    WHERE job_id = ANY (ARRAY(SELECT job_id FROM after WHERE state IN ('dead', 'cancelled')))
 ), to_finished AS (
     INSERT INTO fencepost.finished (
         job_id, created_at, run_at, granted_at, finished_at, lease_version, max_runtime_seconds,

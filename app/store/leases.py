@@ -4,8 +4,11 @@
     heartbeat_leases leases -> leases    the only hot update
     complete_leases  leases -> finished  always wins under the held version
 
-Every write to a lease has ``job_id AND lease_version`` in its WHERE, and the rows that come back are
-the answer: what is missing was not held. Locks are taken in the order of job_id.
+Every write to a lease has ``job_id AND lease_version`` in its WHERE, and the rows that come back are the
+answer: what is missing was not held. Locks are taken in the order of job_id.
+
+A plan that was made while a table was physically empty may walk the whole table once it is full, whatever
+the planner is told about joins: hence ``= ANY`` over the ids that are joined anyway, and LIMIT 1.
 """
 
 from collections.abc import Sequence
@@ -55,7 +58,7 @@ WITH demand AS (
            j.traceparent, j.tracestate, j.parent_job_id, j.parent_lease_version
     FROM picked p
     JOIN demand d ON d.queue = p.queue AND p.place BETWEEN d.first AND d.last
-    JOIN fencepost.jobs j ON j.job_id = p.job_id
+    CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = p.job_id LIMIT 1) j
 ), granted AS (
     INSERT INTO fencepost.leases (
         job_id, lease_version, granted_at, expires_at, stalls_at, deadline_at, run_at, lease_seconds,
@@ -120,11 +123,13 @@ SET expires_at = least(now() + make_interval(secs => COALESCE(i.extend_seconds, 
     checkpoint = CASE WHEN i.with_checkpoint THEN CAST(i.checkpoint AS json) ELSE l.checkpoint END,
     is_touched = true
 FROM input i
-WHERE l.job_id = i.job_id AND l.lease_version = i.lease_version
+WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
+  AND l.job_id = i.job_id AND l.lease_version = i.lease_version
 RETURNING l.job_id, l.expires_at, l.deadline_at, l.cancel_requested
 """)
 
-# Sorted input and nested loop, as in HEARTBEAT_LEASES.
+# Sorted input and nested loop, as in HEARTBEAT_LEASES. The jobs are looked up one by one (LIMIT keeps the
+# planner from turning that around) and deleted by their ids.
 COMPLETE_LEASES = sql("""
 WITH input AS (
     SELECT * FROM unnest(
@@ -134,14 +139,16 @@ WITH input AS (
 ), ended AS (
     DELETE FROM fencepost.leases l
     USING input i
-    WHERE l.job_id = i.job_id AND l.lease_version = i.lease_version
+    WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
+      AND l.job_id = i.job_id AND l.lease_version = i.lease_version
     RETURNING l.*, i.result, i.fingerprint
-), done AS (
-    DELETE FROM fencepost.jobs j
-    USING ended e
-    WHERE j.job_id = e.job_id
-    RETURNING j.*, e.run_at, e.granted_at, e.lease_version, e.attempt, e.priority AS last_priority,
-              e.worker_id, e.result, e.error, e.checkpoint, e.previous, e.fingerprint
+), done AS MATERIALIZED (
+    SELECT j.*, e.run_at, e.granted_at, e.lease_version, e.attempt, e.priority AS last_priority,
+           e.worker_id, e.result, e.error, e.checkpoint, e.previous, e.fingerprint
+    FROM ended e
+    CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = e.job_id LIMIT 1) j
+), gone AS (
+    DELETE FROM fencepost.jobs WHERE job_id = ANY (ARRAY(SELECT job_id FROM ended))
 )
 INSERT INTO fencepost.finished (
     job_id, created_at, run_at, granted_at, finished_at, lease_version, max_runtime_seconds,

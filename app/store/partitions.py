@@ -4,8 +4,9 @@ A partition is created as a plain table and then attached: CREATE TABLE ... PART
 parent against every writer, ATTACH does not. Names carry the day: finished_dead_20261129.
 """
 
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 
+from app.domain.job import JobState
 from app.domain.retention import Retention
 from app.store.engine import Connection, Statement, fetch, sql
 
@@ -15,6 +16,9 @@ _PARENTS = ("finished_succeeded", "finished_dead", "finished_cancelled", "attemp
 
 # One replica at a time; a second one finds nothing left to do.
 LOCK_PARTITIONS = sql("SELECT pg_advisory_xact_lock(5072190458)")
+
+# How long DROP may make others wait.
+GIVE_WAY = sql("SET LOCAL lock_timeout = '50ms'")
 
 READ_TODAY = sql("SELECT CAST(now() AS date) AS today")
 
@@ -27,24 +31,23 @@ JOIN pg_namespace n ON n.oid = p.relnamespace
 WHERE n.nspname = 'fencepost' AND p.relname = :parent AND c.relkind = 'r'
 """)
 
-# Keys of finished jobs whose time is over. The index walk is bounded by what the last pass left: those
-# before it are gone, or belong to jobs whose keys were taken anew.
+# Keys of the finished jobs of one state whose time is over, walked in the order of their finish: ``after`` is
+# where the last step ended. A key that was taken anew belongs to another job and stays.
 DELETE_OLD_KEYS = sql("""
-DELETE FROM fencepost.idempotency_keys k
-USING (
-    SELECT f.caller, f.idempotency_key, f.job_id
+WITH old AS MATERIALIZED (
+    SELECT f.caller, f.idempotency_key, f.job_id, f.finished_at
     FROM fencepost.finished f
-    JOIN fencepost.idempotency_keys taken
-      ON taken.caller = f.caller AND taken.key = f.idempotency_key AND taken.job_id = f.job_id
-    WHERE f.idempotency_key IS NOT NULL
-      AND f.finished_at > now() - make_interval(secs => :look_back_seconds)
-      AND f.finished_at <= now() - make_interval(secs => least(
-          CAST(:idempotency_seconds AS double precision),
-          CASE f.state WHEN 'dead' THEN CAST(:dead_seconds AS double precision)
-                       ELSE CAST(:finished_seconds AS double precision) END))
-    LIMIT :max_keys
-) old
-WHERE k.caller = old.caller AND k.key = old.idempotency_key AND k.job_id = old.job_id
+    WHERE f.state = :state AND f.idempotency_key IS NOT NULL
+      AND f.finished_at > CAST(:after AS timestamptz)
+      AND f.finished_at <= now() - make_interval(secs => :kept_seconds)
+    ORDER BY f.finished_at
+    LIMIT :max_jobs
+), forgotten AS (
+    DELETE FROM fencepost.idempotency_keys k
+    USING old
+    WHERE k.caller = old.caller AND k.key = old.idempotency_key AND k.job_id = old.job_id
+)
+SELECT CAST(count(*) AS integer) AS job_count, max(finished_at) AS last_finished_at FROM old
 """)
 
 
@@ -75,12 +78,11 @@ async def make_partitions(conn: Connection) -> list[str]:
     return made
 
 
-async def drop_partitions(conn: Connection, *, retention: Retention) -> list[str]:
-    """Drop partitions whose last day is past its retention; return their names.
+async def read_old_partitions(conn: Connection, *, retention: Retention) -> list[str]:
+    """Return the partitions whose last day is past its retention.
 
-    Attempts are kept as long as the longest-kept job. Waits at most lock_timeout for readers.
+    Attempts are kept as long as the longest-kept job.
     """
-    await conn.execute(LOCK_PARTITIONS)
     today = await read_today(conn)
     longest = max(retention.finished_seconds, retention.dead_seconds)
     kept_seconds = {
@@ -89,32 +91,40 @@ async def drop_partitions(conn: Connection, *, retention: Retention) -> list[str
         "finished_dead": retention.dead_seconds,
         "attempts": longest,
     }
-    dropped = []
+    old = []
     for parent, seconds in kept_seconds.items():
         # A day is over at its end, hence the second day.
         oldest_kept = today - timedelta(seconds=seconds) - timedelta(days=2)
-        for name in await _read_partitions(conn, parent):
-            if name < f"{parent}_{oldest_kept:%Y%m%d}":
-                await conn.execute(_drop(name))
-                dropped.append(name)
-    return dropped
+        names = await _read_partitions(conn, parent)
+        old += sorted(name for name in names if name < f"{parent}_{oldest_kept:%Y%m%d}")
+    return old
+
+
+async def drop_partition(conn: Connection, name: str) -> None:
+    """Drop one partition, or raise Unavailable at once when somebody reads its parent.
+
+    Needs a transaction of its own: DROP locks the parent against everybody, so a second lock in the same
+    transaction would deadlock with reads of all states, and a long wait for the first would queue every
+    call behind it.
+    """
+    await conn.execute(LOCK_PARTITIONS)
+    await conn.execute(GIVE_WAY)
+    await conn.execute(_drop(name))
 
 
 async def delete_old_keys(
-    conn: Connection, *, retention: Retention, look_back_seconds: float, max_keys: int
-) -> int:
-    """Delete idempotency keys whose time ended within the last ``look_back_seconds``; return how many."""
-    result = await conn.execute(
+    conn: Connection, state: JobState, *, kept_seconds: float, after: datetime, max_jobs: int
+) -> tuple[int, datetime]:
+    """Delete keys whose time is over, of jobs that finished in this state after ``after``.
+
+    Return how many jobs were looked at, ``max_jobs`` when there may be more, and the finish of the last one.
+    """
+    rows = await fetch(
+        conn,
         DELETE_OLD_KEYS,
-        {
-            "look_back_seconds": look_back_seconds,
-            "max_keys": max_keys,
-            "idempotency_seconds": retention.idempotency_seconds,
-            "finished_seconds": retention.finished_seconds,
-            "dead_seconds": retention.dead_seconds,
-        },
+        {"state": state.value, "after": after, "max_jobs": max_jobs, "kept_seconds": kept_seconds},
     )
-    return result.rowcount
+    return rows[0].job_count, rows[0].last_finished_at or after
 
 
 async def _read_partitions(conn: Connection, parent: str) -> set[str]:
@@ -137,4 +147,4 @@ def _attach(parent: str, name: str, day: date) -> Statement:
 
 
 def _drop(name: str) -> Statement:
-    return sql(f"DROP TABLE fencepost.{name}")
+    return sql(f"DROP TABLE IF EXISTS fencepost.{name}")

@@ -35,11 +35,9 @@ from app.domain.retention import Retention
 from app.store.columns import backoff_of, parent_of
 from app.store.engine import Connection, fetch, sql
 
+# The jobs are looked up one by one: LIMIT keeps the planner from walking them instead.
 # A job finished at its creation or later, so the oldest id bounds the partitions that can hold any.
 READ_JOBS = sql("""
-WITH wanted AS (
-    SELECT unnest(CAST(:job_ids AS uuid[])) AS job_id
-)
 SELECT j.job_id, j.queue, j.kind, 'ready' AS state, r.priority,
        CASE WHEN :with_payload THEN j.payload END AS payload, j.metadata, r.run_at, j.created_at,
        CAST(NULL AS timestamptz) AS finished_at, r.attempt, j.max_attempts, j.backoff,
@@ -49,18 +47,18 @@ SELECT j.job_id, j.queue, j.kind, 'ready' AS state, r.priority,
        CAST(NULL AS timestamptz) AS expires_at, CAST(NULL AS timestamptz) AS deadline_at,
        CAST(NULL AS bigint) AS progress_seq, CAST(NULL AS double precision) AS progress_percent,
        CAST(NULL AS text) AS progress_message, false AS cancel_requested
-FROM wanted w
-JOIN fencepost.ready r ON r.job_id = w.job_id
-JOIN fencepost.jobs j ON j.job_id = w.job_id
+FROM fencepost.ready r
+CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = r.job_id LIMIT 1) j
+WHERE r.job_id = ANY (CAST(:job_ids AS uuid[]))
 UNION ALL
 SELECT j.job_id, j.queue, j.kind, 'scheduled', s.priority, CASE WHEN :with_payload THEN j.payload END,
        j.metadata, s.run_at, j.created_at, NULL, s.attempt, j.max_attempts, j.backoff,
        j.max_runtime_seconds, j.progress_timeout_seconds, s.lease_version, NULL, s.error, s.checkpoint,
        j.parent_job_id, j.parent_lease_version, j.idempotency_key, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, false
-FROM wanted w
-JOIN fencepost.scheduled s ON s.job_id = w.job_id
-JOIN fencepost.jobs j ON j.job_id = w.job_id
+FROM fencepost.scheduled s
+CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = s.job_id LIMIT 1) j
+WHERE s.job_id = ANY (CAST(:job_ids AS uuid[]))
 UNION ALL
 SELECT j.job_id, j.queue, j.kind, 'running', l.priority, CASE WHEN :with_payload THEN j.payload END,
        j.metadata, l.run_at, j.created_at, NULL, l.attempt, j.max_attempts, j.backoff,
@@ -68,18 +66,18 @@ SELECT j.job_id, j.queue, j.kind, 'running', l.priority, CASE WHEN :with_payload
        j.parent_job_id, j.parent_lease_version, j.idempotency_key, l.worker_id, l.granted_at,
        l.expires_at, l.deadline_at, l.progress_seq, l.progress_percent, l.progress_message,
        l.cancel_requested
-FROM wanted w
-JOIN fencepost.leases l ON l.job_id = w.job_id
-JOIN fencepost.jobs j ON j.job_id = w.job_id
+FROM fencepost.leases l
+CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = l.job_id LIMIT 1) j
+WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
 UNION ALL
 SELECT f.job_id, f.queue, f.kind, f.state, f.priority, CASE WHEN :with_payload THEN f.payload END,
        f.metadata, f.run_at, f.created_at, f.finished_at, f.attempt, f.max_attempts, f.backoff,
        f.max_runtime_seconds, f.progress_timeout_seconds, f.lease_version,
        CASE WHEN :with_result THEN f.result END, f.error, f.checkpoint, f.parent_job_id,
        f.parent_lease_version, f.idempotency_key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false
-FROM wanted w
-JOIN fencepost.finished f ON f.job_id = w.job_id
-WHERE f.finished_at >= CAST(:oldest AS timestamptz)
+FROM fencepost.finished f
+WHERE f.job_id = ANY (CAST(:job_ids AS uuid[]))
+  AND f.finished_at >= CAST(:oldest AS timestamptz)
   AND f.finished_at > now() - make_interval(secs => CASE f.state
       WHEN 'dead' THEN CAST(:dead_seconds AS double precision)
       ELSE CAST(:finished_seconds AS double precision) END)
@@ -119,11 +117,13 @@ READ_RECORDS = sql("""
 SELECT i.job_id, i.lease_version, a.outcome, a.fingerprint
 FROM unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i (job_id, lease_version)
 JOIN fencepost.attempts a ON a.job_id = i.job_id AND a.lease_version = i.lease_version
+WHERE a.job_id = ANY (CAST(:job_ids AS uuid[]))
 UNION ALL
 SELECT i.job_id, i.lease_version, 'succeeded', f.fingerprint
 FROM unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i (job_id, lease_version)
 JOIN fencepost.finished f
   ON f.job_id = i.job_id AND f.lease_version = i.lease_version AND f.state = 'succeeded'
+WHERE f.job_id = ANY (CAST(:job_ids AS uuid[]))
 """)
 
 READ_HELD = sql("""
@@ -131,6 +131,7 @@ SELECT l.job_id, l.lease_version
 FROM fencepost.leases l
 JOIN unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i (job_id, lease_version)
   ON l.job_id = i.job_id AND l.lease_version = i.lease_version
+WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
 """)
 
 READ_FINISHED_IDS = sql("""
@@ -143,9 +144,9 @@ READ_SCHEMA_VERSION = sql("SELECT version_num FROM fencepost.schema_version")
 
 
 async def read_schema_version(conn: Connection) -> str:
-    """Return the version the database is at."""
+    """Return the version the database is at; "none" before the first migration has ended."""
     rows = await fetch(conn, READ_SCHEMA_VERSION, {})
-    return str(rows[0].version_num)
+    return str(rows[0].version_num) if rows else "none"
 
 
 async def read_jobs(
@@ -183,8 +184,9 @@ def created_at_of(job_id: str) -> datetime | None:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# The jobs of one transaction carry its now() plus their position in microseconds.
-_ID_SLACK = timedelta(seconds=1)
+# The jobs of one transaction carry its now() plus their position in microseconds, and after a failover the
+# database's clock may step back: a bound for partitions needs no precision, one more costs little.
+_ID_SLACK = timedelta(days=1)
 
 _JOB_COLUMNS = ("queue", "kind", "parent_job_id")
 _UNFINISHED_TABLES = {JobState.READY: "ready", JobState.SCHEDULED: "scheduled", JobState.RUNNING: "leases"}

@@ -25,6 +25,7 @@ SELECT l.job_id, l.lease_version
 FROM fencepost.leases l
 JOIN unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS held (job_id, lease_version)
   ON l.job_id = held.job_id AND l.lease_version = held.lease_version
+WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
 ORDER BY l.job_id
 FOR KEY SHARE OF l
 """)
@@ -58,6 +59,7 @@ SELECT k.caller, k.key, k.fingerprint, k.job_id,
 FROM fencepost.idempotency_keys k
 JOIN unnest(CAST(:callers AS text[]), CAST(:keys AS text[])) AS i (caller, key)
   ON k.caller = i.caller AND k.key = i.key
+WHERE k.caller = ANY (CAST(:callers AS text[])) AND k.key = ANY (CAST(:keys AS text[]))
 """)
 
 FORGET_KEYS = sql("""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from app.domain.errors import FencepostError, InvalidRequest, JobNotFound, Unavailable
-from app.operations.coalescer import Coalescer
+from app.operations.coalescer import MAX_WEIGHT_BYTES, Coalescer
 from tests.support.waiting import turns, until
 
 
@@ -133,3 +133,27 @@ async def test_a_caller_that_leaves_takes_nobody_with_it(flushes: Flushes) -> No
     flushes.gate.set()
     assert await staying == "B"
     assert leaving.cancelled()
+
+
+async def test_a_caller_that_has_given_up_is_not_served_behind_its_back(flushes: Flushes) -> None:
+    coalescer: Coalescer[str, str] = Coalescer(flushes, max_in_flight=1)
+    flushes.gate.clear()
+    first = asyncio.create_task(coalescer.submit("a"))
+    await until(lambda: flushes.batches)
+    quitter = asyncio.create_task(coalescer.submit("b"))
+    stayer = asyncio.create_task(coalescer.submit("c"))
+    await turns()
+    quitter.cancel()
+    flushes.gate.set()
+    assert [await first, await stayer] == ["A", "C"]
+    assert flushes.batches == [["a"], ["c"]]
+
+
+async def test_heavy_items_are_spread_over_flushes(flushes: Flushes) -> None:
+    coalescer: Coalescer[str, str] = Coalescer(flushes, weigh=lambda _: MAX_WEIGHT_BYTES // 2)
+    await asyncio.gather(*[coalescer.submit(item) for item in "abcde"])
+    assert flushes.batches == [["a", "b"], ["c", "d"], ["e"]]
+    flushes.batches.clear()
+    giant: Coalescer[str, str] = Coalescer(flushes, weigh=lambda _: MAX_WEIGHT_BYTES + 1)
+    await asyncio.gather(*[giant.submit(item) for item in "ab"])
+    assert flushes.batches == [["a"], ["b"]]

@@ -20,7 +20,7 @@ def finishes() -> Finishes:
     return Finishes()
 
 
-def waiting(finishes: Finishes, job_id: str, *, wait_seconds: float = 30.0) -> asyncio.Task[None]:
+def waiting(finishes: Finishes, job_id: str, *, wait_seconds: float = 30.0) -> asyncio.Task[bool]:
     return asyncio.create_task(finishes.wait(job_id, wait_seconds=wait_seconds, disconnected=never))
 
 
@@ -85,3 +85,11 @@ async def test_a_job_that_another_process_ended_is_found_by_looking(
 async def test_without_readers_nothing_is_looked_up(context: Context, finishes: Finishes) -> None:
     await context.database.close()
     assert await finishes.look(context) > 0
+
+
+async def test_a_reader_hears_that_its_client_has_gone(finishes: Finishes) -> None:
+    async def at_once() -> None:
+        return None
+
+    assert await finishes.wait("job", wait_seconds=30.0, disconnected=at_once) is False
+    assert finishes._waiting == {}

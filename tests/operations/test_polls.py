@@ -11,7 +11,7 @@ from app.domain.job import JobSpec, JobState, LeasedJob
 from app.domain.retention import Retention
 from app.operations.context import Context
 from app.operations.lease import Grants, Wish, lease_jobs
-from app.operations.polls import MAX_POLLS_A_CLAIM, Polls
+from app.operations.polls import MAX_JOBS_A_CLAIM, MAX_POLLS_A_CLAIM, Polls
 from app.store.engine import Database
 from tests.support.factory import assert_healthy, complete, read, records, submit, token_of, wish
 from tests.support.signals import RecordedSignals
@@ -452,3 +452,53 @@ async def test_a_job_that_comes_back_wakes_a_poll(polls: Polls, context: Context
     follow_up = JobSpec(kind="test", queue="next")
     await complete(context, token_of(granted), enqueue=[follow_up])
     assert len(await call.answer()) == 1
+
+
+async def test_two_polls_of_the_same_queues_share_a_job_of_each(polls: Polls, context: Context) -> None:
+    calls = await parked(polls, wish("a", "b", worker_id="w0"), wish("a", "b", worker_id="w1"))
+    await submit(context, JobSpec(kind="test", queue="a"), JobSpec(kind="test", queue="b"))
+    await settled(polls)
+    assert [len(await call.answer()) for call in calls] == [1, 1]
+
+
+async def test_a_poll_that_takes_from_another_queue_than_it_was_offered_leaves_no_job_alone(
+    polls: Polls, context: Context
+) -> None:
+    calls = await parked(
+        polls, wish("a", "b", worker_id="w0"), wish("b", worker_id="w1"), wish("a", worker_id="w2")
+    )
+    await submit(context, JobSpec(kind="test", queue="b", priority=-1), JobSpec(kind="test", queue="a"))
+    await settled(polls)
+    assert sum(call.is_done for call in calls) == 2
+
+
+async def test_many_polls_of_many_queues_all_find_their_job(polls: Polls, context: Context) -> None:
+    queues = [f"q{number}" for number in range(12)]
+    await submit(context, *[JobSpec(kind="test", queue=queue) for queue in queues])
+    calls = [Call(polls, wish(*queues, worker_id=f"w{number}"), wait_seconds=0) for number in range(12)]
+    granted = [await call.answer() for call in calls]
+    assert sorted(job.queue for jobs in granted for job in jobs) == sorted(queues)
+
+
+async def test_a_claim_takes_no_more_jobs_than_a_statement_can_carry(
+    polls: Polls, context: Context, claims: Claims
+) -> None:
+    calls = [Call(polls, wish(worker_id=f"w{number}", max_jobs=1000), wait_seconds=0) for number in range(5)]
+    for call in calls:
+        assert await call.answer() == []
+    assert max(sum(each.max_jobs for each in wishes) for wishes in claims.wishes) <= MAX_JOBS_A_CLAIM
+
+
+async def test_a_poll_whose_claim_fails_during_shutdown_is_answered(
+    polls: Polls, context: Context, claims: Claims
+) -> None:
+    [call] = await parked(polls, wish())
+
+    async def drain_and_fail() -> None:
+        polls.drain()
+        raise Unavailable("away")
+
+    claims.before.append(drain_and_fail)
+    polls.wake("default", 1)
+    with pytest.raises(Unavailable):
+        await call.answer()

@@ -213,7 +213,16 @@ async def test_memory_of_recent_work_is_bounded(here: Replica) -> None:
         here.wakeups.jobs_ready({f"old{number}": 1})
     here.now += RECENT_SECONDS + 1
     here.wakeups.jobs_ready({"new": 1})
+    here.wakeups.announce_all()
     assert len(here.wakeups._recent) == 1
+
+
+async def test_memory_of_waiters_elsewhere_is_bounded(here: Replica) -> None:
+    here.wakeups.receive("cafe0000 +" + " ".join(f"queue{number}" for number in range(500)))
+    here.now += FORGET_SECONDS + 1
+    here.wakeups.receive("cafe0000 +new")
+    here.wakeups.announce_all()
+    assert list(here.wakeups._remote) == ["new"]
 
 
 def test_names_are_split_into_messages_that_notify_can_carry() -> None:

@@ -1,7 +1,7 @@
 """Partitions by day: there before they are needed, gone when everything in them is past its retention."""
 
 import dataclasses
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
@@ -10,7 +10,7 @@ from app.domain.calls import JobFilter
 from app.domain.job import JobSpec, JobState
 from app.domain.retention import Retention
 from app.operations.context import Context
-from app.operations.upkeep import make_partitions, prune
+from app.operations.upkeep import KeyWalk, forget_keys, make_partitions, prune
 from app.store import partitions, reads
 from app.store.engine import Database
 from tests.support.factory import count_rows, job_in, keyed, read
@@ -102,7 +102,7 @@ async def test_pruning_drops_the_days_past_their_retention_and_no_other(context:
     database = context.database
     await add_past_partitions(database, days_back=12)
     before = await partition_names(database)
-    dropped = set(await prune(Context(database, KEEP_2_AND_5, context.signals), look_back_seconds=0.0))
+    dropped = set(await prune(Context(database, KEEP_2_AND_5, context.signals)))
     day = await today(database)
     # The day that ended just past the retention stays for one more day; dropping is no hurry.
     short = [day - timedelta(days=back) for back in range(5, 13)]
@@ -118,7 +118,7 @@ async def test_pruning_never_drops_a_row_within_its_retention(context: Context) 
     almost = timedelta(days=2) - timedelta(minutes=1)
     await add_finished(context.database, state=JobState.SUCCEEDED, ages=[almost])
     await add_finished(context.database, state=JobState.DEAD, ages=[timedelta(days=5) - timedelta(minutes=1)])
-    await prune(Context(context.database, KEEP_2_AND_5, context.signals), look_back_seconds=0.0)
+    await prune(Context(context.database, KEEP_2_AND_5, context.signals))
     assert await count_rows(context, "finished") == 2
 
 
@@ -196,20 +196,37 @@ async def test_the_pruner_forgets_a_key_only_when_its_time_is_over(context: Cont
     for state in (JobState.SCHEDULED, JobState.READY, JobState.RUNNING):
         await job_in(context, state, keyed(JobSpec(kind="test", queue=f"queue-{state}"), state.value))
 
-    await prune(context, look_back_seconds=7 * 86_400)
+    await forget_keys(context, KeyWalk())
 
     kept = {"succeeded, within the day", "dead, within its shorter retention"}
     assert await keys_left(context) == kept | {"scheduled", "ready", "running"}
 
 
-async def test_a_later_pass_looks_back_only_over_what_has_become_due_since(context: Context) -> None:
+async def test_a_later_pass_goes_on_where_the_walk_stands(context: Context) -> None:
     await add_past_partitions(context.database, days_back=12)
     context = dataclasses.replace(context, retention=Retention(idempotency_seconds=3_600))
     for hours in (2, 30):
         job = await job_in(context, JobState.CANCELLED, keyed(JobSpec(kind="test"), f"{hours} hours"))
         await finish_earlier(context, job.id, age=timedelta(hours=hours))
-    await prune(context, look_back_seconds=4 * 3_600)
+    walk = KeyWalk()
+    walk.after[JobState.CANCELLED] = datetime.now(UTC) - timedelta(hours=4)
+    await forget_keys(context, walk)
     assert await keys_left(context) == {"30 hours"}
+    assert walk.after[JobState.CANCELLED] > datetime.now(UTC) - timedelta(hours=3)
+
+
+async def test_a_partition_that_somebody_reads_is_left_to_the_next_pass(context: Context) -> None:
+    await add_past_partitions(context.database, days_back=12)
+    context = dataclasses.replace(context, retention=KEEP_2_AND_5)
+    async with context.database.snapshot() as reader:
+        await reader.execute(text("SELECT count(*) FROM fencepost.finished"))
+        dropped = await prune(context)
+        assert {name.rpartition("_")[0] for name in dropped} == {"attempts"}
+        # And nobody waits for it: a reader that comes afterwards is answered at once.
+        async with context.database.begin() as conn:
+            await conn.execute(text("SET LOCAL lock_timeout = '100ms'"))
+            await conn.execute(text("SELECT count(*) FROM fencepost.finished"))
+    assert await prune(context)
 
 
 async def test_the_pruner_leaves_a_key_that_belongs_to_a_newer_job(context: Context) -> None:
@@ -220,7 +237,7 @@ async def test_the_pruner_leaves_a_key_that_belongs_to_a_newer_job(context: Cont
     await finish_earlier(context, old.id, age=timedelta(hours=2))
     new = await job_in(context, JobState.READY, spec)
     assert new.id != old.id
-    await prune(context, look_back_seconds=86_400)
+    await forget_keys(context, KeyWalk())
     assert await keys_left(context) == {"again"}
 
 
@@ -235,7 +252,7 @@ async def test_the_pruner_forgets_answers_to_lease_calls_whose_time_is_over(cont
                 FROM generate_series(-1, 1) AS n
             """)
         )
-    await prune(context, look_back_seconds=0.0)
+    await prune(context)
     async with context.database.begin() as conn:
         rows = await conn.execute(text("SELECT request_id FROM fencepost.lease_requests"))
         assert [row.request_id for row in rows] == ["request1"]

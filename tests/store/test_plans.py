@@ -20,7 +20,7 @@ from app.domain.retention import Retention
 from app.store import clocks, endings, leases, reads, schedule, submissions
 from app.store.engine import Connection, Database
 from app.store.reads import created_at_of
-from tests.support.plans import explain
+from tests.support.plans import explain, explain_prepared, prepare
 
 EACH = 20_000
 RUNNING = 1_000
@@ -257,3 +257,42 @@ async def test_a_page_of_jobs_reads_index_ranges(full: Connection, name: str, is
     # A page of the unfinished jobs, one of each finished state, and a state's table beside jobs. What is
     # left is the planner's: it may pass over the jobs of five kinds rather than look each up.
     plan.assert_index_ranges(max_rows=600)
+
+
+HOLDER_STATEMENTS = {
+    "heartbeat": (
+        leases.HEARTBEAT_LEASES,
+        {
+            "extend_seconds": [None] * 20,
+            "seqs": [1] * 20,
+            "percents": [None] * 20,
+            "messages": [None] * 20,
+            "with_checkpoints": [False] * 20,
+            "checkpoints": [None] * 20,
+        },
+    ),
+    "complete": (leases.COMPLETE_LEASES, {"results": [None] * 20, "fingerprints": [b"f"] * 20}),
+    "lock": (endings.LOCK_LEASES, {}),
+    "lock parents": (submissions.LOCK_PARENTS, {}),
+    "verify": (reads.READ_HELD, {}),
+}
+
+
+@pytest.mark.parametrize("name", HOLDER_STATEMENTS)
+async def test_a_plan_made_while_the_tables_were_empty_serves_when_they_are_full(
+    database_url: str, name: str
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        # As autovacuum leaves a queue that has run dry: no pages, and known to have no rows.
+        connection.execute("VACUUM (TRUNCATE, ANALYZE)")
+    statement, members = HOLDER_STATEMENTS[name]
+    database = Database(database_url, pool_size=1)
+    async with database.begin() as conn:
+        await prepare(conn, statement)
+        nobody = [f"0193a3f0-5c00-7000-8000-{number:012}" for number in range(20)]
+        await explain_prepared(conn, statement, tokens(nobody) | members)
+        await conn.exec_driver_sql(FILL, execution_options={"no_parameters": True})
+        job_ids = await some_ids(conn, "leases", 20)
+        plan = await explain_prepared(conn, statement, tokens(job_ids) | members)
+    await database.close()
+    assert plan.row_count <= 100, dict(plan.rows)

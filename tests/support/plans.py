@@ -43,19 +43,36 @@ async def explain(
 
     Parameters that the statement carries already (a composed one does) are taken from it.
     """
-    compiled = statement.compile(dialect=_NUMBERED, compile_kwargs={"render_postcompile": True})
-    assert isinstance(compiled, SQLCompiler)
-    values = {**compiled.params, **(parameters or {})}
-    arguments = sql.SQL(", ").join(sql.Literal(values[name]) for name in compiled.positiontup or ())
-    await conn.exec_driver_sql(f"PREPARE explained AS {compiled}", execution_options=_AS_IS)
-    execute = f"EXECUTE explained({arguments.as_string()})" if compiled.positiontup else "EXECUTE explained"
+    await prepare(conn, statement)
     try:
-        answer = await conn.exec_driver_sql(
-            f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {execute}", execution_options=_AS_IS
-        )
-        return _plan(answer.scalar_one())
+        return await explain_prepared(conn, statement, parameters)
     finally:
         await conn.exec_driver_sql("DEALLOCATE explained")
+
+
+async def prepare(conn: Connection, statement: ClauseElement) -> None:
+    """Prepare a statement, as the driver does with one that comes again."""
+    await conn.exec_driver_sql(f"PREPARE explained AS {_compiled(statement)}", execution_options=_AS_IS)
+
+
+async def explain_prepared(
+    conn: Connection, statement: ClauseElement, parameters: Mapping[str, object] | None = None
+) -> Plan:
+    """Run the statement that was prepared, with the plan that it has or now gets."""
+    compiled = _compiled(statement)
+    values = {**compiled.params, **(parameters or {})}
+    arguments = sql.SQL(", ").join(sql.Literal(values[name]) for name in compiled.positiontup or ())
+    execute = f"EXECUTE explained({arguments.as_string()})" if compiled.positiontup else "EXECUTE explained"
+    answer = await conn.exec_driver_sql(
+        f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {execute}", execution_options=_AS_IS
+    )
+    return _plan(answer.scalar_one())
+
+
+def _compiled(statement: ClauseElement) -> SQLCompiler:
+    compiled = statement.compile(dialect=_NUMBERED, compile_kwargs={"render_postcompile": True})
+    assert isinstance(compiled, SQLCompiler)
+    return compiled
 
 
 def _plan(answer: str) -> Plan:
