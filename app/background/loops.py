@@ -88,7 +88,9 @@ class Loops:
 
     async def _prune(self, context: Context) -> float:
         await make_partitions(context)
-        await forget_keys(context, self._key_walk)
+        if await forget_keys(context, self._key_walk):
+            # The first walk of a process may be long; each step of it is a sign of life.
+            return 0.0
         await prune(context)
         return PRUNER_PAUSE_SECONDS * random.uniform(0.8, 1.0)
 

@@ -39,21 +39,22 @@ class KeyWalk:
         self.after = dict.fromkeys((JobState.SUCCEEDED, JobState.DEAD, JobState.CANCELLED), begin)
 
 
-async def forget_keys(context: Context, walk: KeyWalk) -> None:
-    """Forget the keys whose time is over, from where the walk stands; what is done of it is kept."""
+async def forget_keys(context: Context, walk: KeyWalk) -> bool:
+    """Walk one step through each state and forget the keys whose time is over; True when more may follow."""
     retention = context.retention
+    has_more = False
     for state in walk.after:
         kept = retention.dead_seconds if state is JobState.DEAD else retention.finished_seconds
-        count = MAX_KEYS_A_STEP
-        while count == MAX_KEYS_A_STEP:
-            async with context.database.upkeep() as conn:
-                count, walk.after[state] = await partitions.delete_old_keys(
-                    conn,
-                    state,
-                    kept_seconds=min(kept, retention.idempotency_seconds),
-                    after=walk.after[state],
-                    max_jobs=MAX_KEYS_A_STEP,
-                )
+        async with context.database.upkeep() as conn:
+            count, walk.after[state] = await partitions.delete_old_keys(
+                conn,
+                state,
+                kept_seconds=min(kept, retention.idempotency_seconds),
+                after=walk.after[state],
+                max_jobs=MAX_KEYS_A_STEP,
+            )
+        has_more |= count == MAX_KEYS_A_STEP
+    return has_more
 
 
 async def prune(context: Context) -> list[str]:

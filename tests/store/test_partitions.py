@@ -9,6 +9,7 @@ from sqlalchemy import text
 from app.domain.calls import JobFilter
 from app.domain.job import JobSpec, JobState
 from app.domain.retention import Retention
+from app.operations import upkeep
 from app.operations.context import Context
 from app.operations.upkeep import KeyWalk, forget_keys, make_partitions, prune
 from app.store import partitions, reads
@@ -213,6 +214,22 @@ async def test_a_later_pass_goes_on_where_the_walk_stands(context: Context) -> N
     await forget_keys(context, walk)
     assert await keys_left(context) == {"30 hours"}
     assert walk.after[JobState.CANCELLED] > datetime.now(UTC) - timedelta(hours=3)
+
+
+async def test_the_walk_for_keys_goes_in_steps_and_tells_whether_more_follow(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "MAX_KEYS_A_STEP", 2)
+    await add_past_partitions(context.database, days_back=2)
+    context = dataclasses.replace(context, retention=Retention(idempotency_seconds=3_600))
+    for number in range(3):
+        job = await job_in(context, JobState.CANCELLED, keyed(JobSpec(kind="test"), f"key{number}"))
+        await finish_earlier(context, job.id, age=timedelta(hours=2 + number))
+    walk = KeyWalk()
+    assert await forget_keys(context, walk)
+    assert await keys_left(context) == {"key0"}
+    assert not await forget_keys(context, walk)
+    assert await keys_left(context) == set()
 
 
 async def test_a_partition_that_somebody_reads_is_left_to_the_next_pass(context: Context) -> None:
