@@ -13,6 +13,8 @@
     polls       parked lease calls: registered before the claim that finds nothing
     wakeups     tells parked polls, here and on other replicas, that there is work
     finishes    parked readers of one job's end
+    rounds      a statement writes a row once
+    server_clock the database's time, between two looks at it
 
 A verb returns after its commit: an answer means committed.
 """
