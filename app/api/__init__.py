@@ -5,6 +5,8 @@ routing     one declaration a route: checks, limits, OpenAPI
 bodies      a body's bytes, bounded, as strict JSON
 parameters  query strings and headers, strict
 schemas     what a request may say (msgspec; the source of the OpenAPI document too)
+answers     what an answer looks like
+wording     msgspec's sentences in the words of JSON
 requests    schemas -> domain
 views       domain -> answers
 jobs        produce and operate: /v1/jobs
@@ -12,6 +14,8 @@ leases      work: /v1/leases
 holders     heartbeat, complete, fail, release, verify; one and many
 health      livez, readyz
 problems    every refusal as application/problem+json
+handlers    what is raised on the way, as problems
+cursors     where a page ended, bound to its filters
 middleware  request ids, and the handler of last resort
 openapi     the document
 """
