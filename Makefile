@@ -7,7 +7,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: serve test check format openapi install-dev
+.PHONY: serve test check format openapi bench install-dev
 
 # Serves on http://127.0.0.1:8000; `make serve ARGS="--port 9000"` passes options on.
 serve: $(INSTALLED)
@@ -27,6 +27,10 @@ format: $(INSTALLED_DEV)
 # Rewrites the generated document; a test holds it to the code.
 openapi: $(INSTALLED)
 	$(VENV)/bin/fencepost openapi -o openapi/openapi.json
+
+# Measures the service; `make bench ARGS="--rounds 5"` passes options on.
+bench: $(INSTALLED)
+	@exec $(VENV)/bin/python -m benchmarks $(ARGS)
 
 install-dev: $(INSTALLED_DEV)
 

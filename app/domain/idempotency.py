@@ -15,13 +15,16 @@ from app.domain.job import JobSpec
 
 
 def fingerprint(verb: str, members: Mapping[str, object], *, opaque: Mapping[str, str | None]) -> bytes:
-    """Return 16 bytes that stand for one call; ``opaque`` maps member names to JSON texts.
+    """Return 8 bytes that stand for one call; ``opaque`` maps member names to JSON texts.
+
+    Two calls are compared only under one key or one lease_version, which belong to one caller: eight bytes
+    tell them apart, and every finished job carries them.
 
     ``members`` must be serialisable by the standard library's json; None as a text means null.
     """
     own = json.dumps(members, sort_keys=True, separators=(",", ":"))
     values = [f"{name}={canonical_text(text)}" for name, text in sorted(opaque.items())]
-    return hashlib.blake2b("\n".join([verb, own, *values]).encode(), digest_size=16).digest()
+    return hashlib.blake2b("\n".join([verb, own, *values]).encode(), digest_size=8).digest()
 
 
 def canonical_text(text: str | None) -> str:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from app import settings
-from app.api import schemas
+from app.api import answers, schemas
 from app.api.problems import PROBLEMS
 from app.cli import main as cli
 from app.main import describe_app
@@ -180,7 +180,7 @@ def test_every_parameter_and_header_stands_in_its_table(route: str, parameter: d
     sorted(
         {
             field.encode_name
-            for value in vars(schemas).values()
+            for value in vars(answers).values()
             if isinstance(value, type)
             and issubclass(value, msgspec.Struct)
             and value.__name__.endswith("View")
