@@ -177,7 +177,11 @@ def _create(admin_url: str, name: str, *, template: str | None = None) -> None:
     if template is not None:
         statement += sql.SQL(" TEMPLATE {}").format(sql.Identifier(template))
     with psycopg.connect(admin_url, autocommit=True) as connection:
-        connection.execute(statement)
+        try:
+            connection.execute(statement)
+        except psycopg.errors.ObjectInUse:
+            # Somebody is connected to the template for a moment; the server has waited for five seconds.
+            connection.execute(statement)
 
 
 def _drop(admin_url: str, name: str) -> None:
