@@ -156,21 +156,27 @@ async def list_jobs(request: Request, service: Service, query: Query) -> Respons
     include = _include(query)
     filters = _filters(query)
     before_id = read_cursor(query, "jobs")
-    context = service.context
-    async with context.database.snapshot() as conn:
-        ids = await list_job_ids(
-            conn, filters, retention=context.retention, max_rows=limit + 1, before_id=before_id
-        )
-        jobs = await read_jobs(
-            conn,
-            ids[:limit],
-            retention=context.retention,
-            with_payload="payload" in include,
-            with_result="result" in include,
-        )
+    ids, jobs = await _read_page(service, filters, include=include, max_rows=limit + 1, before_id=before_id)
     page = [job_view(jobs[job_id], include=include) for job_id in ids[:limit]]
     cursor = write_cursor(query, "jobs", ids[limit - 1]) if len(ids) > limit else None
     return answer(answers.JobPageView(page, cursor), headers=_next_link(request, query, cursor))
+
+
+async def _read_page(
+    service: Service, filters: JobFilter, *, include: frozenset[str], max_rows: int, before_id: str | None
+) -> tuple[list[str], dict[str, Job]]:
+    """Read a page's ids and jobs from one snapshot, so that a job that moves meanwhile stays in it."""
+    retention = service.context.retention
+    async with service.context.database.snapshot() as conn:
+        ids = await list_job_ids(conn, filters, retention=retention, max_rows=max_rows, before_id=before_id)
+        jobs = await read_jobs(
+            conn,
+            ids,
+            retention=retention,
+            with_payload="payload" in include,
+            with_result="result" in include,
+        )
+    return ids, jobs
 
 
 def _include(query: Query) -> frozenset[str]:

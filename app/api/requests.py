@@ -10,7 +10,7 @@ from app.api import schemas
 from app.api.parameters import in_calendar
 from app.domain.calls import Completion, Heartbeat, LeaseRequest
 from app.domain.errors import InvalidRequest, TooLarge
-from app.domain.failure import cut_message, dropped_details, error_text
+from app.domain.failure import dropped_details, error_text
 from app.domain.idempotency import fingerprint, submit_fingerprint, submit_members
 from app.domain.job import Backoff, BackoffType, JobSpec, Outcome, Parent, Token
 from app.domain.machine import Ending
@@ -201,7 +201,7 @@ def releasing(job_id: str, body: schemas.ReleaseRequest) -> Closing:
     """Return a release; its reason becomes the attempt's error, not the job's."""
     text = None
     if body.reason is not None:
-        text = error_text(type="released", message=cut_message(body.reason), details=None)
+        text = error_text(type="released", message=body.reason, details=None)
     ending = Ending(Outcome.RELEASED, error=text, delay_seconds=body.delay_seconds)
     meaning = fingerprint("release", {"delay_seconds": body.delay_seconds, "reason": body.reason}, opaque={})
     return Closing(Token(job_id, body.lease_version), ending, meaning)

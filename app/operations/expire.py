@@ -32,8 +32,7 @@ async def _expire_step(context: Context) -> int:
         ended = [item for lease in locked if (item := _ended(lease)) is not None]
         moved = await endings.end_leases(conn, ended) if ended else []
     announce_moves(context, moved)
-    context.signals.jobs_finished(item.token.job_id for item in ended if item.decision.state.is_terminal)
-    return len(ended)
+    return len(moved)
 
 
 def _ended(lease: LockedLease) -> EndedLease | None:

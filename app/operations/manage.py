@@ -32,10 +32,12 @@ _LOCK_ROUNDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """``is_requested`` True: the job runs on until its holder hears of it."""
-
     job: Job
-    is_requested: bool
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether the job runs on until its holder hears of it."""
+        return self.job.state is JobState.RUNNING
 
 
 async def cancel_job(context: Context, job_id: str, *, reason: str | None, force: bool) -> Cancelled:
@@ -64,7 +66,7 @@ async def cancel_job(context: Context, job_id: str, *, reason: str | None, force
     is_finished, job = await _with_locked_job(context, job_id, cancel)
     if is_finished:
         context.signals.jobs_finished([job_id])
-    return Cancelled(job, is_requested=job.state is JobState.RUNNING)
+    return Cancelled(job)
 
 
 def _cancel_error(reason: str | None) -> str | None:

@@ -6,7 +6,7 @@ is 409 lease_lost, and nothing changes either.
 """
 
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -76,19 +76,20 @@ class _Effects:
             context.signals.jobs_finished(self.finished_ids)
 
 
-def announce_moves(context: Context, moved: Iterable[Moved]) -> None:
-    """Tell who waits of jobs that went back to ready or scheduled; after the commit."""
+def announce_moves(context: Context, moved: Sequence[Moved]) -> None:
+    """Tell who waits of jobs whose attempt ended; after the commit."""
     counts: dict[str, int] = {}
-    waits = []
     for move in moved:
         if move.state is JobState.READY:
             counts[move.queue] = counts.get(move.queue, 0) + 1
-        elif move.due_in_seconds is not None:
-            waits.append(move.due_in_seconds)
     if counts:
         context.signals.jobs_ready(counts)
+    waits = [move.due_in_seconds for move in moved if move.due_in_seconds is not None]
     if waits:
         context.signals.job_scheduled(min(waits))
+    finished_ids = [move.job_id for move in moved if move.state.is_terminal]
+    if finished_ids:
+        context.signals.jobs_finished(finished_ids)
 
 
 async def complete_leases(
@@ -136,10 +137,9 @@ async def end_leases(
                     roll=random.random(),
                 )
                 ended.append(EndedLease(request.token, request.ending, decision, request.fingerprint))
-        if ended:
-            effects.moved += await endings.end_leases(conn, ended)
-        effects.finished_ids += [item.token.job_id for item in ended if item.decision.state.is_terminal]
-        return {item.token.job_id: item.decision.state for item in ended}
+        moved = await endings.end_leases(conn, ended) if ended else []
+        effects.moved += moved
+        return {move.job_id: move.state for move in moved}
 
     answers = await _settle(context, requests, write, with_jobs=with_jobs)
     effects.announce(context)

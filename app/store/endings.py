@@ -134,6 +134,7 @@ class EndedLease:
 class Moved:
     """Where a job went; ``due_in_seconds`` is None unless it was scheduled."""
 
+    job_id: str
     queue: str
     state: JobState
     due_in_seconds: float | None
@@ -168,7 +169,7 @@ def locked_leases(rows: Rows) -> list[LockedLease]:
 
 
 async def end_leases(conn: Connection, ended: Sequence[EndedLease]) -> list[Moved]:
-    """Write what was decided for leases that this transaction has locked."""
+    """Write what was decided for leases that this transaction has locked; return what was written."""
     rows = await fetch(
         conn,
         END_LEASES,
@@ -186,6 +187,7 @@ async def end_leases(conn: Connection, ended: Sequence[EndedLease]) -> list[Move
     )
     return [
         Moved(
+            row.job_id,
             row.queue,
             JobState(row.state),
             row.delay_seconds if row.state == JobState.SCHEDULED else None,

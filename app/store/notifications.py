@@ -12,7 +12,6 @@ from sqlalchemy.engine import URL
 
 from app.store.engine import CONNECT_TIMEOUT_SECONDS, Connection, ImpatientConnection, parse_url, sql
 
-CHANNEL = "fencepost"
 MAX_MESSAGE_BYTES = 7_900
 
 # A listener whose packets are dropped on the way looks open for ever; this asks it.
