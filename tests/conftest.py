@@ -8,10 +8,13 @@ must be able to create databases). Fixtures, from the inside out:
     context        what operations take; ``signals`` records what they told
     client         the application in this process, over ASGI
     serve          starts real server processes on the database
+
+``--through-pgbouncer`` puts a PgBouncer in transaction mode between the application and its database.
 """
 
 import asyncio
 import os
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -31,6 +34,7 @@ from app.operations.context import Context
 from app.operations.upkeep import make_partitions
 from app.settings import Settings
 from app.store.engine import Connection, Database
+from tests.support.pooler import Pooler
 from tests.support.server import ServerProcess
 from tests.support.signals import RecordedSignals
 
@@ -46,17 +50,28 @@ _FAST = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--through-pgbouncer",
+        action="store_true",
+        help="put a PgBouncer in transaction mode between the application and its database",
+    )
+
+
 @pytest.fixture(scope="session")
-def admin_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def admin_url() -> Iterator[str]:
     """The URL of a database on a server where databases may be made."""
     given = os.environ.get("FENCEPOST_TEST_DATABASE_URL")
     if given is not None:
         yield given
         return
-    server = BundledServer(tmp_path_factory.mktemp("server"), settings=_FAST)
-    url = server.start()
-    yield url
-    server.stop()
+    # Not in pytest's own folder: as root the server runs under another account, and the next pytest that
+    # starts on the machine closes that folder to all others.
+    with tempfile.TemporaryDirectory(prefix="fencepost-tests-") as folder:
+        server = BundledServer(Path(folder), settings=_FAST)
+        url = server.start()
+        yield url
+        server.stop()
 
 
 @pytest.fixture(scope="session")
@@ -92,9 +107,9 @@ def new_database(admin_url: str, dropper: Executor) -> Iterator[Callable[..., st
     """Make databases: empty ones, or clones of a template; they are dropped after the test."""
     made: list[str] = []
 
-    def make(*, template: str | None = None) -> str:
+    def make(*, template: str | None = None, options: str = "") -> str:
         name = f"fencepost_test_{uuid.uuid4().hex[:12]}"
-        _create(admin_url, name, template=template)
+        _create(admin_url, name, template=template, options=options)
         made.append(name)
         return database_of(admin_url, name)
 
@@ -137,9 +152,24 @@ def settings() -> Settings:
     return Settings()
 
 
+@pytest.fixture(scope="session")
+def as_seen(
+    request: pytest.FixtureRequest, admin_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], str]]:
+    """The address by which the application reaches a database: its own, or one through the pooler."""
+    if not request.config.getoption("--through-pgbouncer"):
+        yield lambda url: url
+        return
+    pooler = Pooler(admin_url, tmp_path_factory.mktemp("pooler"))
+    yield pooler.through
+    pooler.stop()
+
+
 @pytest.fixture
-async def client(database_url: str, settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(settings, database_url=database_url)
+async def client(
+    database_url: str, settings: Settings, as_seen: Callable[[str], str]
+) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(settings, database_url=as_seen(database_url))
     async with LifespanManager(app) as manager:
         transport = httpx.ASGITransport(app=manager.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as opened:
@@ -147,7 +177,9 @@ async def client(database_url: str, settings: Settings) -> AsyncIterator[httpx.A
 
 
 @pytest.fixture
-def serve(database_url: str, tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+def serve(
+    database_url: str, tmp_path: Path, as_seen: Callable[[str], str]
+) -> Iterator[Callable[..., ServerProcess]]:
     """Start server processes on this test's database; keyword arguments are FENCEPOST_ variables.
 
     ``serve(reaper_interval_seconds=0.2)``; another database with ``database_url=``. They are ended after
@@ -157,7 +189,8 @@ def serve(database_url: str, tmp_path: Path) -> Iterator[Callable[..., ServerPro
 
     def start(**variables: object) -> ServerProcess:
         process = ServerProcess(
-            {"database_url": database_url, **variables}, log_path=tmp_path / f"server{len(started)}.log"
+            {"database_url": as_seen(database_url), **variables},
+            log_path=tmp_path / f"server{len(started)}.log",
         )
         started.append(process)
         process.wait_until_ready()
@@ -172,8 +205,8 @@ def database_of(url: str, name: str) -> str:
     return make_url(url).set(database=name).render_as_string(hide_password=False)
 
 
-def _create(admin_url: str, name: str, *, template: str | None = None) -> None:
-    statement = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
+def _create(admin_url: str, name: str, *, template: str | None = None, options: str = "") -> None:
+    statement = sql.SQL("CREATE DATABASE {} {}").format(sql.Identifier(name), sql.SQL(options))
     if template is not None:
         statement += sql.SQL(" TEMPLATE {}").format(sql.Identifier(template))
     with psycopg.connect(admin_url, autocommit=True) as connection:

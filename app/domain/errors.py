@@ -13,6 +13,7 @@
     ├── NotRedrivable         not_redrivable
     ├── NotEditable           not_editable
     ├── Unavailable           unavailable
+    │   └── RolledBack        (the same code; nothing was kept, so it is run again first)
     └── Misconfigured         (never an answer: the service does not start)
 
 The code is stable, the sentence may change. ``pointer`` is a JSON pointer into the request, or None.
@@ -151,6 +152,10 @@ class Unavailable(FencepostError):
     """The database does not answer; whether the call was done is unknown, repeat it."""
 
     code = "unavailable"
+
+
+class RolledBack(Unavailable):
+    """The database undid the transaction, or lost it before its commit: nothing was kept, run it again."""
 
 
 class Misconfigured(FencepostError):

@@ -1,59 +1,45 @@
-"""Connections: how they are set up, and what a database in trouble is called.
+"""The pool: transactions on it, and what a database in trouble is called.
 
-Every connection asks for UTC, bounded waits, and plans that do not depend on how full a queue was
-when they were made: queue tables are empty one minute and hold millions the next, and a plan that was
-cached for the empty one (sequential scan, hash join) would stay until the next ANALYZE.
+begin          a transaction, committed at the end of its block
+one_statement  each statement a transaction of its own
+snapshot       reads that all see one state
+upkeep         a transaction that may take its time
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
-from psycopg import AsyncConnection
-from psycopg.types.string import TextLoader
 from sqlalchemy import Row, event, text
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection as Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.sql.elements import TextClause
 
-from app.domain.errors import Misconfigured, Unavailable
+from app.domain.errors import Misconfigured, RolledBack, Unavailable
+from app.store.connections import SETTINGS, Connector
 
-CONNECT_TIMEOUT_SECONDS = 3
 POOL_TIMEOUT_SECONDS = 3
 UPKEEP_SECONDS = 60
 # The server ends its own statements; this is for one that no longer says anything at all.
 SILENCE_SECONDS = 10
 
-SESSION_SETTINGS = {
-    "application_name": "fencepost",
-    "TimeZone": "UTC",
-    "statement_timeout": "4s",
-    "lock_timeout": "3s",
-    "idle_in_transaction_session_timeout": "30s",
-    "jit": "off",
-    # Planning a read over all partitions costs twice its execution: plan once a connection.
-    "plan_cache_mode": "force_generic_plan",
-    "enable_seqscan": "off",
-    # A bitmap loses the order of its index: a page of a queue would read and sort the whole queue.
-    "enable_bitmapscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-}
-
-# SQLSTATE classes and codes that say "not now", beyond those the driver calls operational:
-# a server that went read-only after a failover (25006), and one that is out of resources.
-_NOT_NOW = ("25006", "53")
+# SQLSTATE of a server that takes no writes, as the old one does after a failover.
+_READ_ONLY = "25006"
+# A server that is out of resources says "not now", beyond what the driver calls operational.
+_NOT_NOW = ("53",)
+# Of transactions that got into each other's way the server has undone one: serialization, deadlock.
+_UNDONE = ("40001", "40P01")
 # No such table, no such schema.
 _NO_SCHEMA = ("42P01", "3F000")
 
 Statement = TextClause
 Rows = Sequence[Row[Any]]
 
-__all__ = ["Connection", "Database", "ImpatientConnection", "Rows", "Statement", "fetch", "sql"]
+__all__ = ["Connection", "Database", "Rows", "Statement", "fetch", "sql"]
 
 
 def sql(statement: str) -> Statement:
@@ -66,115 +52,126 @@ async def fetch(conn: Connection, statement: Statement, parameters: Mapping[str,
     return (await conn.execute(statement, parameters)).all()
 
 
-def parse_url(url: str) -> URL:
-    """Return SQLAlchemy's form of a libpq URL, on psycopg. Raises Misconfigured, without quoting the URL."""
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        # The cause is dropped: it quotes the URL, password and all.
-        raise Misconfigured(
-            "the database URL cannot be parsed; are its special characters encoded?"
-        ) from None
-    if parsed.get_backend_name() not in ("postgresql", "postgres"):
-        raise Misconfigured("the database URL must begin with postgresql://")
-    return parsed.set(drivername="postgresql+psycopg")
-
-
 ALLOW_UPKEEP = sql("SET LOCAL statement_timeout = '60s'")
+
+# Behind a transaction pooler, where settings hold for one transaction.
+ASK_AGAIN = sql("""
+SELECT set_config(name, value, true)
+FROM unnest(CAST(:names AS text[]), CAST(:values AS text[])) AS s (name, value)
+""")
+_ASKED = {"names": list(SETTINGS), "values": list(SETTINGS.values())}
 
 
 class Database:
     """A pool of connections to one PostgreSQL.
 
-    ``begin`` commits when its block ends and rolls back when it raises; nothing else commits.
+    ``begin`` commits when its block ends and rolls back when it raises; nothing else commits. Each raises
+    Unavailable when the database does not answer, and RolledBack when nothing of the block was kept and
+    the same may well succeed if it is run again.
     """
 
     def __init__(self, url: str, *, pool_size: int) -> None:
-        options = " ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items())
+        self._connector = Connector(url)
         self._engine: AsyncEngine = create_async_engine(
-            parse_url(url),
+            "postgresql+psycopg://",
+            async_creator=self._connector.connect,
+            # Whatever the server's or the role's default is.
+            isolation_level="READ COMMITTED",
             pool_size=pool_size,
             max_overflow=0,
             pool_timeout=POOL_TIMEOUT_SECONDS,
-            connect_args={
-                "options": options,
-                "connect_timeout": CONNECT_TIMEOUT_SECONDS,
-                "async_creator_fn": ImpatientConnection.connect,
-            },
         )
-        event.listen(self._engine.sync_engine, "connect", _prepare_connection)
+        event.listen(self._engine.sync_engine, "handle_error", _leave_read_only_server)
         self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._snapshot = self._engine.execution_options(isolation_level="REPEATABLE READ")
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[Connection]:
-        """Open a transaction. Raises Unavailable when the database does not answer."""
-        with _trouble():
-            async with asyncio.timeout(SILENCE_SECONDS), self._engine.begin() as conn:
-                yield conn
+        """Open a transaction."""
+        async with self._transaction(self._engine, silence_seconds=SILENCE_SECONDS) as conn:
+            yield conn
 
     @asynccontextmanager
     async def upkeep(self) -> AsyncIterator[Connection]:
         """Open a transaction for which no request waits: its statements may take a minute."""
-        with _trouble():
-            async with asyncio.timeout(UPKEEP_SECONDS + SILENCE_SECONDS), self._engine.begin() as conn:
-                await conn.execute(ALLOW_UPKEEP)
-                yield conn
+        silence_seconds = UPKEEP_SECONDS + SILENCE_SECONDS
+        async with self._transaction(self._engine, silence_seconds=silence_seconds) as conn:
+            await conn.execute(ALLOW_UPKEEP)
+            yield conn
 
     @asynccontextmanager
     async def one_statement(self) -> AsyncIterator[Connection]:
-        """Open a connection on which each statement is a transaction of its own: no BEGIN, no COMMIT."""
-        with _trouble():
-            async with asyncio.timeout(SILENCE_SECONDS), self._autocommit.connect() as conn:
+        """Open a connection on which each statement is a transaction of its own: no BEGIN, no COMMIT.
+
+        For reads, and for writes that may be done twice.
+        """
+        if self._connector.is_pooled:
+            async with self.begin() as conn:
                 yield conn
+        else:
+            with _Trouble():
+                async with asyncio.timeout(SILENCE_SECONDS), self._autocommit.connect() as conn:
+                    yield conn
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Connection]:
-        """Open a transaction whose reads all see one state of the database."""
-        with _trouble():
-            async with self._snapshot.begin() as conn:
+        """Open a transaction whose reads all see one state of the database; the caller bounds its time."""
+        async with self._transaction(self._snapshot, silence_seconds=None) as conn:
+            yield conn
+
+    @asynccontextmanager
+    async def _transaction(
+        self, engine: AsyncEngine, *, silence_seconds: float | None
+    ) -> AsyncIterator[Connection]:
+        with _Trouble() as trouble:
+            async with asyncio.timeout(silence_seconds), engine.begin() as conn:
+                if self._connector.is_pooled:
+                    await conn.execute(ASK_AGAIN, _ASKED)
                 yield conn
+                trouble.is_committing = True
 
     async def close(self) -> None:
         await self._engine.dispose()
 
 
-class ImpatientConnection(AsyncConnection[Any]):
-    """Gives up at once when whoever waits for a statement does.
+class DatabaseFault(Exception):
+    """A statement failed through a fault of ours.
 
-    The driver would ask the server to cancel the statement and wait for up to ten seconds. We stop waiting
-    only for a server that has been silent for longer than its own statement_timeout, or at the end.
+    Its text goes into the log, so it has names only: what the server says may quote a payload.
     """
 
-    async def cancel_safe(self, *, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - the driver's signature
-        del timeout
-        self.pgconn.finish()
+    def __init__(self, error: DBAPIError) -> None:
+        diagnosis = getattr(error.orig, "diag", None)
+        names = [getattr(diagnosis, name, None) for name in ("sqlstate", "table_name", "constraint_name")]
+        super().__init__(" ".join([type(error.orig).__name__, *filter(None, names)]))
 
 
-class _trouble:  # noqa: N801 - reads as a statement where it is used
-    """Turn what the driver raises when the database cannot serve into Unavailable."""
+class _Trouble:
+    """Turns what the driver raises when the database cannot serve into Unavailable or RolledBack."""
 
-    def __enter__(self) -> None:
-        return None
+    def __init__(self) -> None:
+        self.is_committing = False
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, (OperationalError, InterfaceError, PoolTimeoutError, OSError)):
-            raise Unavailable("The database does not answer.") from error
         if isinstance(error, DBAPIError):
             state = getattr(error.orig, "sqlstate", None) or ""
             if state in _NO_SCHEMA:
                 raise Misconfigured("The schema is not there; run fencepost migrate.") from error
+            # Without a COMMIT on its way a lost connection has ended in a rollback.
+            if state in _UNDONE or (error.connection_invalidated and not self.is_committing):
+                raise RolledBack("The database undid the transaction.") from error
             if error.connection_invalidated or state.startswith(_NOT_NOW):
                 raise Unavailable("The database does not answer.") from error
+        if isinstance(error, (OperationalError, InterfaceError, PoolTimeoutError, OSError)):
+            raise Unavailable("The database does not answer.") from error
+        if isinstance(error, DBAPIError):
+            raise DatabaseFault(error) from None
 
 
-def _prepare_connection(adapted: Any, _record: object) -> None:
-    # PGTZ and PGDATESTYLE in the service's environment win over the options of the connection.
-    cursor = adapted.cursor()
-    cursor.execute("SELECT set_config('TimeZone', 'UTC', false), set_config('DateStyle', 'ISO', false)")
-    cursor.close()
-    adapted.commit()
-    # json and uuid leave as the text PostgreSQL holds: payloads are passed on, not decoded.
-    connection: AsyncConnection = adapted.driver_connection
-    for name in ("json", "uuid"):
-        connection.adapters.register_loader(name, TextLoader)
+def _leave_read_only_server(context: ExceptionContext) -> None:
+    """Treat a server that takes no writes any more as one that is gone: the whole pool connects anew."""
+    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+        context.is_disconnect = True

@@ -99,7 +99,7 @@ GROUP BY p.poll, best.queue
 
 # A lower seq than before leaves the whole progress as it is; only a higher one restarts the clock.
 # Rows are written in the order of the input, which is sorted: the planner is told to join by nested loop
-# (engine.SESSION_SETTINGS), and locking them first would write one more log record a lease.
+# (connections.SETTINGS), and locking them first would write one more log record a lease.
 HEARTBEAT_LEASES = sql("""
 WITH input AS (
     SELECT * FROM unnest(

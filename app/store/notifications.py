@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator
 
 from psycopg import Error
-from sqlalchemy.engine import URL
 
-from app.store.engine import CONNECT_TIMEOUT_SECONDS, Connection, ImpatientConnection, parse_url, sql
+from app.store.connections import Connector, ServiceConnection
+from app.store.engine import Connection, sql
 
 MAX_MESSAGE_BYTES = 7_900
 
@@ -19,6 +19,10 @@ PING_INTERVAL_SECONDS = 5.0
 PING_TIMEOUT_SECONDS = 3.0
 
 NOTIFY = sql("SELECT pg_notify('fencepost', message) FROM unnest(CAST(:messages AS text[])) AS m (message)")
+
+# Not through SQLAlchemy: they run on the listening connection, which is the driver's own.
+LISTEN = "LISTEN fencepost"
+PING = "SELECT current_setting('transaction_read_only')"
 
 
 async def notify(conn: Connection, messages: list[str]) -> None:
@@ -40,33 +44,39 @@ def split(mark: str, queues: Iterable[str]) -> Iterator[str]:
         yield mark + " ".join(names)
 
 
-async def listen(url: str) -> AsyncGenerator[str | None]:
+class BehindPooler(ConnectionError):
+    """The connection goes through a transaction pooler, which passes no notifications on."""
+
+
+async def listen(connector: Connector) -> AsyncGenerator[str | None]:
     """Yield None once the channel is listened to, then each message; ends only by raising ConnectionError.
 
-    Opens a connection of its own, outside the pool.
+    Opens a connection of its own, outside the pool. BehindPooler says that there will be no messages.
     """
     try:
-        connection = await ImpatientConnection.connect(
-            _conninfo(parse_url(url)),
-            autocommit=True,
-            connect_timeout=CONNECT_TIMEOUT_SECONDS,
-            application_name="fencepost listen",
-        )
+        connection = await connector.connect(application_name="fencepost listen", autocommit=True)
     except Error as error:
         raise ConnectionError("cannot connect to listen") from error
     try:
-        await connection.execute("LISTEN fencepost")
+        if connector.is_pooled:
+            raise BehindPooler
+        await connection.execute(LISTEN)
         yield None
         while True:
             async for message in connection.notifies(timeout=PING_INTERVAL_SECONDS):
                 yield message.payload
             async with asyncio.timeout(PING_TIMEOUT_SECONDS):
-                await connection.execute("SELECT 1")
+                await _refuse_read_only(connection)
+    except ConnectionError:
+        raise
     except (Error, OSError, TimeoutError) as error:
         raise ConnectionError("the listening connection is gone") from error
     finally:
         await connection.close()
 
 
-def _conninfo(url: URL) -> str:
-    return url.set(drivername="postgresql").render_as_string(hide_password=False)
+async def _refuse_read_only(connection: ServiceConnection) -> None:
+    """Ask whether the server still takes writes: after a failover nobody sends anything to the old one."""
+    row = await (await connection.execute(PING)).fetchone()
+    if row is None or row[0] != "off":
+        raise ConnectionError("the server listened to takes no writes any more")

@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+import psycopg
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
@@ -10,8 +11,8 @@ from sqlalchemy import Connection as SyncConnection
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from app.domain.errors import Unavailable
-from app.store.engine import CONNECT_TIMEOUT_SECONDS, parse_url
+from app.domain.errors import Misconfigured, Unavailable
+from app.store.connections import connection_parameters
 
 log = logging.getLogger(__name__)
 
@@ -32,28 +33,39 @@ def head() -> str:
 def migrate(url: str) -> None:
     """Bring the schema to ``head``; safe when many replicas do it at once.
 
-    One session lock lets the replicas through one by one, and each finds what is left to do. Waiting for
-    it is not bounded by lock_timeout, which only guards the migrations' own locks, so that a migration
-    gives up rather than queue every request behind it. Raises Unavailable.
+    One lock lets the replicas through one by one, and each finds what is left to do. It is held by the
+    transaction that migrates, so it works through a transaction pooler too. Waiting for it is not bounded by
+    lock_timeout, which only guards the migrations' own locks, so that a migration gives up rather than queue
+    every request behind it. Raises Unavailable, and Misconfigured for a database that cannot hold every text.
     """
-    engine = create_engine(
-        parse_url(url),
-        connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": "fencepost"},
-    )
+    parameters = connection_parameters(url) | {"application_name": "fencepost", "prepare_threshold": None}
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(**parameters))
     try:
-        with engine.connect() as conn:
-            conn.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": _MIGRATION_LOCK})
-            conn.execute(text("SET lock_timeout = '5s'"))
+        with engine.begin() as conn:
+            conn.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
+            conn.execute(text("SET LOCAL lock_timeout = '5s'"))
+            _refuse_encoding(conn.scalar(text("SHOW server_encoding")))
             conn.execute(text("CREATE SCHEMA IF NOT EXISTS fencepost"))
-            conn.commit()
             _upgrade(conn)
-            conn.commit()
-            log.info("the schema is at version %s", head())
+            _warn_of_lost_commits(conn)
+        log.info("the schema is at version %s", head())
     except OperationalError as error:
         first_line = str(error.orig).partition("\n")[0]
         raise Unavailable(f"the database cannot be migrated: {first_line}") from error
     finally:
         engine.dispose()
+
+
+def _refuse_encoding(encoding: object) -> None:
+    if encoding != "UTF8":
+        raise Misconfigured(f"the database has the encoding {encoding}; it has to be UTF8")
+
+
+def _warn_of_lost_commits(conn: SyncConnection) -> None:
+    """Tell an operator whose server acknowledges commits before they are safe; it is theirs to decide."""
+    for name in ("fsync", "full_page_writes", "synchronous_commit"):
+        if conn.scalar(text("SELECT current_setting(:name)"), {"name": name}) == "off":
+            log.warning("the database has %s = off: a crash may lose jobs that were acknowledged", name)
 
 
 def _upgrade(conn: SyncConnection) -> None:

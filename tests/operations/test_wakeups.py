@@ -12,6 +12,7 @@ from app.operations.context import Context
 from app.operations.polls import Polls
 from app.operations.wakeups import ANNOUNCE_SECONDS, FORGET_SECONDS, RECENT_SECONDS, Wakeups
 from app.store import notifications
+from app.store.connections import Connector
 from app.store.engine import Connection
 from app.store.notifications import MAX_MESSAGE_BYTES, listen, split
 
@@ -242,7 +243,7 @@ async def test_messages_travel_through_postgresql(context: Context, database_url
     one, other = Replica(context), Replica(context)
     names = [f"{number:04}".ljust(128, "x") for number in range(200)]
     other.park(*names)
-    async with asyncio.timeout(10), aclosing(listen(database_url)) as messages:
+    async with asyncio.timeout(10), aclosing(listen(Connector(database_url))) as messages:
         assert await anext(messages) is None
         await other.wakeups.send(context)
         heard = 0

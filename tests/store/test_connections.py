@@ -1,0 +1,252 @@
+"""How connections are made: what they ask for, through a pooler or not, and where they do not go."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from app.background.listener import POOLER_PAUSE_SECONDS, Listener
+from app.domain.errors import Misconfigured, RolledBack, Unavailable
+from app.main import migrate
+from app.operations.wakeups import Wakeups
+from app.store.connections import SETTINGS, Connector
+from app.store.engine import Database, DatabaseFault, fetch, sql
+from app.store.notifications import listen
+from tests.support.pooler import Pooler
+
+_POOLERS = {
+    "refuses options": ("transaction", ""),
+    "ignores options": ("transaction", "ignore_startup_parameters = options"),
+    "session mode": ("session", "ignore_startup_parameters = options"),
+}
+_SHOWN = sql("""
+SELECT current_setting('TimeZone') AS zone, current_setting('statement_timeout') AS statement_timeout,
+       current_setting('lock_timeout') AS lock_timeout, current_setting('enable_seqscan') AS enable_seqscan,
+       current_setting('transaction_isolation') AS isolation
+""")
+
+
+@pytest.fixture(name="pooled_url", params=_POOLERS)
+def _pooled_url(
+    request: pytest.FixtureRequest, admin_url: str, database_url: str, tmp_path: Path
+) -> Iterator[str]:
+    """This test's database behind each kind of pooler."""
+    mode, settings = _POOLERS[request.param]
+    pooler = Pooler(admin_url, tmp_path, pool_mode=mode, settings=settings)
+    yield pooler.through(database_url)
+    pooler.stop()
+
+
+async def test_settings_hold_in_every_transaction_behind_a_pooler(pooled_url: str) -> None:
+    database = Database(pooled_url, pool_size=2)
+    openings = (database.begin, database.one_statement, database.snapshot, database.upkeep)
+    for opening in openings:
+        # Twice, and on whatever session the pooler gives.
+        for _ in range(2):
+            async with opening() as conn:
+                [row] = await fetch(conn, _SHOWN, {})
+                assert (row.zone, row.lock_timeout, row.enable_seqscan) == ("UTC", "3s", "off")
+                assert row.statement_timeout == ("1min" if opening == database.upkeep else "4s")
+                is_snapshot = opening == database.snapshot
+                assert row.isolation == ("repeatable read" if is_snapshot else "read committed")
+    await database.close()
+
+
+async def test_behind_a_pooler_nothing_is_left_in_the_sessions_of_others(
+    pooled_url: str, database_url: str
+) -> None:
+    database = Database(pooled_url, pool_size=2)
+    for _ in range(10):
+        async with database.begin() as conn:
+            await fetch(conn, _SHOWN, {})
+    async with await psycopg.AsyncConnection.connect(pooled_url, autocommit=True) as other:
+        cursor = await other.execute("SELECT count(*) FROM pg_prepared_statements")
+        assert await cursor.fetchone() == (0,)
+        cursor = await other.execute("SHOW enable_seqscan")
+        assert await cursor.fetchone() == ("on",)
+    await database.close()
+
+
+async def test_a_direct_connection_asks_once(database_url: str) -> None:
+    database = Database(database_url, pool_size=1)
+    for opening in (database.begin, database.one_statement, database.snapshot):
+        async with opening() as conn:
+            for name, value in SETTINGS.items():
+                shown = await fetch(conn, sql("SELECT current_setting(:name) AS value"), {"name": name})
+                assert (name, shown[0].value.split(",")[0]) == (name, value)
+    await database.close()
+
+
+async def test_the_servers_default_isolation_does_not_matter(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as admin:
+        name = admin.info.dbname
+        admin.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+    database = Database(database_url, pool_size=1)
+    for opening in (database.begin, database.one_statement, database.begin):
+        async with opening() as conn:
+            assert [row.isolation for row in await fetch(conn, _SHOWN, {})] == ["read committed"]
+    await database.close()
+
+
+def test_migrations_go_through_a_pooler(
+    new_database: Callable[..., str], admin_url: str, tmp_path: Path
+) -> None:
+    url = new_database()
+    pooler = Pooler(admin_url, tmp_path)
+    migrate(pooler.through(url))
+    migrate(pooler.through(url))
+    pooler.stop()
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT count(*) FROM fencepost.schema_version").fetchone() == (1,)
+        locks = connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+        assert locks.fetchone() == (0,)
+
+
+async def test_a_listener_behind_a_pooler_says_once_that_polls_look_for_themselves(
+    pooled_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Listener(pooled_url, Wakeups())
+    for _ in range(3):
+        assert await listener.run() == POOLER_PAUSE_SECONDS
+    assert [record.message for record in caplog.records if "pooler" in record.message] == [
+        caplog.records[0].message
+    ]
+    assert "FENCEPOST_LISTEN_URL" in caplog.records[0].message
+
+
+def _set_read_only(database_url: str, value: str) -> None:
+    """Let the server refuse writes from now on, as one does that is no primary any more."""
+    with psycopg.connect(database_url, autocommit=True) as admin:
+        admin.execute("SET default_transaction_read_only = off")
+        admin.execute(f"ALTER DATABASE {admin.info.dbname} SET default_transaction_read_only = {value}")
+
+
+async def test_no_connection_is_made_to_a_server_that_takes_no_writes(database_url: str) -> None:
+    _set_read_only(database_url, "on")
+    database = Database(database_url, pool_size=1)
+    with pytest.raises(Unavailable):
+        async with database.begin():
+            pass
+    _set_read_only(database_url, "off")
+    async with database.begin() as conn:
+        await fetch(conn, _SHOWN, {})
+    await database.close()
+
+
+async def test_the_pool_leaves_a_server_that_turns_read_only(database_url: str) -> None:
+    database = Database(database_url, pool_size=2)
+    async with database.begin() as one, database.begin() as other:
+        pids = {(await one.scalar(_PID)), (await other.scalar(_PID))}
+    with pytest.raises(RolledBack):
+        await _write_to_read_only(database)
+    async with database.begin() as one, database.begin() as other:
+        assert not pids & {(await one.scalar(_PID)), (await other.scalar(_PID))}
+    await database.close()
+
+
+_PID = sql("SELECT pg_backend_pid()")
+
+
+async def _write_to_read_only(database: Database) -> None:
+    async with database.begin() as conn:
+        await conn.execute(sql("SET TRANSACTION READ ONLY"))
+        await conn.execute(sql("DELETE FROM fencepost.jobs"))
+
+
+async def test_the_listener_leaves_a_server_that_turns_read_only(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.store.notifications.PING_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr("app.store.notifications.PING", "SELECT 'on'")
+    async with aclosing(listen(Connector(database_url))) as messages:
+        assert await anext(messages) is None
+        with pytest.raises(ConnectionError, match="no writes"):
+            await anext(messages)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:sesam@oeffne@h/db",
+        "postgresql://u:sesam/oeffne@h/db",
+        "postgresql://u:sesam%zz@h/db",
+        "postgresql://u:p@h:sesam/db",
+        "postgresql://u:p@h/db?sslmode=require&sesam",
+        "postgresql://u:p@h\nsesam/db",
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_without_being_quoted(url: str) -> None:
+    with pytest.raises(Misconfigured) as refusal:
+        Connector(url)
+    assert "sesam" not in str(refusal.value)
+    assert refusal.value.__cause__ is None
+    assert refusal.value.__suppress_context__ or refusal.value.__context__ is None
+
+
+async def test_a_password_may_hold_any_character_that_is_encoded(database_url: str) -> None:
+    password = "p#w@d:w/th^%20 ?&="
+    given = conninfo_to_dict(database_url)
+    quoted = "".join(f"%{byte:02X}" for byte in password.encode())
+    tail = f"{given['dbname']}?host={given['host']}&port={given.get('port', 5432)}"
+    connector = Connector(f"postgresql://{given['user']}:{quoted}@/{tail}")
+    connection = await connector.connect()
+    assert connection.info.password == password
+    await connection.close()
+
+
+async def test_several_hosts_are_tried_in_turn(database_url: str) -> None:
+    given = conninfo_to_dict(database_url)
+    hosts = f"host=/nowhere,{given['host']}&port=1,{given.get('port', 5432)}"
+    connector = Connector(f"postgresql:///{given['dbname']}?user={given['user']}&{hosts}")
+    connection = await connector.connect()
+    assert connection.info.host == given["host"]
+    await connection.close()
+
+
+async def test_a_fault_of_ours_names_the_place_and_quotes_no_value(database: Database) -> None:
+    with pytest.raises(DatabaseFault) as fault:
+        async with database.begin() as conn:
+            await conn.execute(
+                sql("INSERT INTO fencepost.schema_version (version_num) VALUES (:value)"),
+                {"value": None},
+            )
+    assert "NotNullViolation" in str(fault.value)
+    assert "23502 schema_version" in str(fault.value)
+    with pytest.raises(DatabaseFault) as fault:
+        async with database.begin() as conn:
+            await conn.execute(sql("SELECT CAST(:value AS integer)"), {"value": "sesam"})
+    assert "sesam" not in str(fault.value)
+    assert fault.value.__suppress_context__
+
+
+def test_a_database_in_another_encoding_is_refused(admin_url: str, new_database: Callable[..., str]) -> None:
+    url = new_database(options="TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+    with pytest.raises(Misconfigured, match=r"LATIN1.*UTF8"):
+        migrate(url)
+
+
+def test_a_server_that_may_lose_commits_is_warned_of(
+    new_database: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    url = new_database()
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(f"ALTER DATABASE {admin.info.dbname} SET synchronous_commit = off")
+    with caplog.at_level(logging.WARNING):
+        migrate(url)
+    assert any("synchronous_commit = off" in record.message for record in caplog.records)
+
+
+async def test_times_are_utc_whatever_the_environment_tells_libpq(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGTZ", "America/New_York")
+    monkeypatch.setenv("PGDATESTYLE", "SQL, DMY")
+    database = Database(database_url, pool_size=1)
+    async with database.begin() as conn:
+        rows = await fetch(conn, sql("SELECT CAST('2027-01-31 12:00:00+00' AS timestamptz) AS at"), {})
+    await database.close()
+    assert rows[0].at.isoformat() == "2027-01-31T12:00:00+00:00"
