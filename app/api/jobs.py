@@ -29,6 +29,7 @@ from app.api.views import ALL, attempt_view, job_view
 from app.domain.calls import Edit, JobFilter
 from app.domain.job import Job, JobState
 from app.operations.manage import cancel_job, edit_job, redrive_job
+from app.operations.retries import retried
 from app.operations.submit import submit_batch
 from app.store.reads import list_job_ids, read_attempts, read_jobs
 
@@ -162,6 +163,7 @@ async def list_jobs(request: Request, service: Service, query: Query) -> Respons
     return answer(answers.JobPageView(page, cursor), headers=_next_link(request, query, cursor))
 
 
+@retried
 async def _read_page(
     service: Service, filters: JobFilter, *, include: frozenset[str], max_rows: int, before_id: str | None
 ) -> tuple[list[str], dict[str, Job]]:
@@ -220,6 +222,7 @@ def _next_link(request: Request, query: Query, cursor: str | None) -> dict[str, 
         headers=("Link",),
     )
 )
+@retried
 async def list_attempts(request: Request, service: Service, query: Query) -> Response:
     job_id = job_id_of(request)
     limit = whole_number(query, "limit", default=DEFAULT_PAGE, low=1, high=MAX_PAGE)

@@ -10,6 +10,7 @@ from app.api.parameters import name_of, refused
 from app.api.routing import Endpoint, Query, Routes, answer, body, gone, within_bounds
 from app.api.service import Service
 from app.api.views import held_lease_view, leased_jobs_view
+from app.operations.retries import retried
 from app.store.reads import read_leases
 
 routes = Routes()
@@ -53,6 +54,7 @@ async def _lease(request: Request, service: Service, asked: schemas.LeaseJobsReq
         query={"worker_id": {"type": "string", "required": True}},
     )
 )
+@retried
 async def list_leases(_request: Request, service: Service, query: Query) -> Response:
     worker_id = name_of(query, "worker_id")
     if worker_id is None:

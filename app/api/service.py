@@ -15,6 +15,7 @@ from app.operations.context import Context
 from app.operations.finishes import Finishes
 from app.operations.heartbeat import heartbeat_leases, verify_leases
 from app.operations.polls import Polls
+from app.operations.retries import retried
 from app.operations.server_clock import ServerClock
 from app.operations.settle import Closing, Completing, Settled, complete_leases, end_leases
 from app.operations.submit import Submitted, submit_jobs
@@ -126,6 +127,7 @@ def _completing_bytes(completing: Completing) -> int:
     return len(completing.completion.result or "") + sum(map(_spec_bytes, completing.enqueue))
 
 
+@retried
 async def _read_jobs(context: Context, job_ids: Sequence[str]) -> list[Job | FencepostError]:
     async with context.database.one_statement() as conn:
         jobs = await read_jobs(conn, sorted(set(job_ids)), retention=context.retention)

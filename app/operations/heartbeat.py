@@ -7,10 +7,12 @@ from app.domain.errors import FencepostError
 from app.domain.job import Token
 from app.operations.context import Context
 from app.operations.refusals import explain
+from app.operations.retries import retried
 from app.operations.rounds import rounds
 from app.store import leases, reads
 
 
+@retried
 async def heartbeat_leases(
     context: Context, beats: Sequence[Heartbeat]
 ) -> list[RenewedLease | FencepostError]:
@@ -27,6 +29,7 @@ async def heartbeat_leases(
     return [answers[index] for index in range(len(beats))]
 
 
+@retried
 async def verify_leases(context: Context, tokens: Sequence[Token]) -> list[None | FencepostError]:
     """Tell which tokens are held at this moment: None for held, else the refusal."""
     async with context.database.begin() as conn:

@@ -11,6 +11,7 @@ from app.domain.errors import InvalidRequest
 from app.domain.job import LeasedJob, Outcome, Token
 from app.domain.machine import Ending
 from app.operations.context import Context
+from app.operations.retries import retried
 from app.operations.settle import Closing, end_leases
 from app.store import lease_requests, leases
 from app.store.engine import Connection
@@ -36,6 +37,7 @@ class Grants:
     crowded: set[int]
 
 
+@retried
 async def lease_jobs(context: Context, wishes: Sequence[Wish]) -> Grants:
     """Grant what is ready to wishes without a request_id, in one transaction.
 
@@ -46,6 +48,7 @@ async def lease_jobs(context: Context, wishes: Sequence[Wish]) -> Grants:
         return await _grant(conn, wishes)
 
 
+@retried
 async def lease_jobs_once(context: Context, wish: Wish) -> list[LeasedJob]:
     """Grant to a wish with a request_id, or give again what was granted under it and is untouched.
 

@@ -18,6 +18,7 @@ from app.domain.errors import (
 from app.domain.job import Job, JobState, Outcome
 from app.domain.machine import Decision, Ending
 from app.operations.context import Context
+from app.operations.retries import retried
 from app.store import endings, reads
 from app.store import jobs as stored_jobs
 from app.store.endings import EndedLease
@@ -116,6 +117,7 @@ def _announce(context: Context, placed: Placed) -> None:
         context.signals.job_scheduled(placed.due_in_seconds)
 
 
+@retried
 async def _with_locked_job(
     context: Context, job_id: str, write: Callable[[Connection, LockedJob], Awaitable[T]]
 ) -> tuple[T, Job]:

@@ -16,6 +16,7 @@ from app.domain.job import Job, JobSpec, JobState, Token
 from app.domain.machine import Ending, decide, is_repeat
 from app.operations.context import Context
 from app.operations.refusals import explain
+from app.operations.retries import retried
 from app.operations.rounds import rounds
 from app.operations.submit import announce_inserted
 from app.store import endings, leases, reads, submissions
@@ -92,6 +93,7 @@ def announce_moves(context: Context, moved: Sequence[Moved]) -> None:
         context.signals.jobs_finished(finished_ids)
 
 
+@retried
 async def complete_leases(
     context: Context, requests: Sequence[Completing], *, with_jobs: bool
 ) -> list[Settled | FencepostError]:
@@ -116,6 +118,7 @@ async def complete_leases(
     return answers
 
 
+@retried
 async def end_leases(
     context: Context, requests: Sequence[Closing], *, with_jobs: bool
 ) -> list[Settled | FencepostError]:

@@ -8,6 +8,7 @@ from app.domain.job import Job, JobSpec, JobState, Token
 from app.domain.retention import Retention
 from app.operations.context import Context
 from app.operations.refusals import explain
+from app.operations.retries import retried
 from app.store import reads, submissions
 from app.store.columns import metadata_text
 from app.store.engine import Connection
@@ -35,6 +36,7 @@ class _Keys:
     taken: dict[Key, TakenKey]
 
 
+@retried
 async def submit_jobs(context: Context, specs: Sequence[JobSpec]) -> list[Submitted | FencepostError]:
     """Create jobs in one transaction; each spec is answered or refused by itself."""
     async with context.database.begin() as conn:
@@ -43,6 +45,7 @@ async def submit_jobs(context: Context, specs: Sequence[JobSpec]) -> list[Submit
     return answers
 
 
+@retried
 async def submit_batch(context: Context, specs: Sequence[JobSpec]) -> list[Submitted]:
     """Create all of the jobs or none; raises the first refusal, its pointer naming the item."""
     async with context.database.begin() as conn:

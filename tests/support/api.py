@@ -53,7 +53,9 @@ async def run_job(client: httpx.AsyncClient, *, lease_seconds: float = 60, **mem
     return leased
 
 
-async def tell(client: httpx.AsyncClient, verb: str, leased: Mapping[str, Any], **members: object) -> Any:
+async def tell(
+    client: httpx.AsyncClient, verb: str, leased: Mapping[str, Any], **members: object
+) -> httpx.Response:
     """Say something as the holder of a leased job; return the response."""
     body = {"lease_version": leased["lease_version"]} | members
     return await client.post(f"/v1/jobs/{leased['id']}/{verb}", json=body)
