@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from app.api.problems import problem_response, refusal_response
-from app.domain.errors import FencepostError, Unavailable
+from app.domain.errors import FencepostError, Misconfigured, Unavailable
 
 log = logging.getLogger("app.requests")
 
@@ -56,7 +56,7 @@ def install(app: FastAPI) -> None:
 async def _refuse(request: Request, error: Exception) -> Response:
     if not isinstance(error, FencepostError):
         raise error
-    if isinstance(error, Unavailable):
+    if isinstance(error, (Unavailable, Misconfigured)):
         _trouble.tell(
             "request %s: %s %s: %s (%s)",
             request.state.request_id,

@@ -7,6 +7,7 @@ import httpx
 import psycopg
 import pytest
 
+from app.api import handlers
 from app.settings import Settings
 from tests.support.api import refused
 from tests.support.document import Operation, check_answer, operations
@@ -117,9 +118,19 @@ async def test_every_route_answers_405_in_the_one_shape(client: httpx.AsyncClien
             assert answer.headers["allow"]
 
 
-async def test_every_route_answers_500_in_the_one_shape(client: httpx.AsyncClient, database_url: str) -> None:
+async def test_every_route_answers_500_in_the_one_shape(
+    client: httpx.AsyncClient,
+    database_url: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # What the tests before have told does not count against this one.
+    monkeypatch.setattr(handlers, "_trouble", handlers._Trouble())
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("ALTER SCHEMA fencepost RENAME TO elsewhere")
+    answer = await client.get("/v1/jobs", headers={"X-Request-Id": "found-in-the-log"})
+    refused(answer, 500, "internal_error")
+    assert "found-in-the-log" in caplog.text
     for operation in operations():
         if operation.codes(503) and operation.name != "get_readiness":
             refused(await send(client, operation), 500, "internal_error")
