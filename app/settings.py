@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from app.domain.caller import Scope
+
 _PREFIX = "FENCEPOST_"
 _IGNORED = frozenset({"FENCEPOST_TEST_DATABASE_URL"})
-_SCOPES = frozenset({"produce", "work", "operate"})
 _LOG_FORMATS = ("text", "json")
 _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
@@ -37,10 +38,13 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """One configured API key: the caller's name, what it may do, and the secret it presents."""
+    """One configured API key: the caller's name, what it may do, and the secret it presents.
+
+    One name may have several keys, so that a secret can be changed while the old one is still in use.
+    """
 
     name: str
-    scopes: frozenset[str]
+    scopes: frozenset[Scope]
     secret: str = field(repr=False)
 
 
@@ -215,7 +219,8 @@ def _directory(text: str) -> Path:
 
 
 def _api_keys(text: str) -> tuple[ApiKey, ...]:
-    return _api_key_entries(text.split(","))
+    entries = enumerate(text.split(","), start=1)
+    return _distinct([_api_key(entry.strip(), f"entry {number}") for number, entry in entries])
 
 
 def _api_keys_file(text: str) -> tuple[ApiKey, ...]:
@@ -224,27 +229,30 @@ def _api_keys_file(text: str) -> tuple[ApiKey, ...]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ValueError(f"names a file that cannot be read: {reason}") from None
-    return _api_key_entries([line for line in lines if line.strip()])
+    stripped = [(number, line.strip()) for number, line in enumerate(lines, start=1)]
+    keys = [_api_key(line, f"line {number}") for number, line in stripped if line and line[0] != "#"]
+    if not keys:
+        # Read as "no keys", a file that was emptied by mistake would open the service to everybody.
+        raise ValueError("names a file without a key in it")
+    return _distinct(keys)
 
 
-def _api_key_entries(entries: list[str]) -> tuple[ApiKey, ...]:
-    keys = tuple(_api_key(entry.strip(), number) for number, entry in enumerate(entries, start=1))
-    for what, distinct in (("names", {key.name for key in keys}), ("secrets", {key.secret for key in keys})):
-        if len(distinct) != len(keys):
-            raise ValueError(f"must have {what} that differ from each other")
-    return keys
+def _distinct(keys: list[ApiKey]) -> tuple[ApiKey, ...]:
+    if len({key.secret for key in keys}) != len(keys):
+        raise ValueError("must have secrets that differ from each other")
+    return tuple(keys)
 
 
-def _api_key(entry: str, number: int) -> ApiKey:
+def _api_key(entry: str, place: str) -> ApiKey:
     name, _, rest = entry.partition(":")
     scopes_text, _, secret = rest.partition(":")
-    scopes = frozenset(scopes_text.split("+"))
-    if not _NAME.fullmatch(name) or not scopes <= _SCOPES or not _VISIBLE_ASCII.fullmatch(secret):
+    scopes = set(scopes_text.split("+"))
+    if not _NAME.fullmatch(name) or not scopes <= set(Scope) or not _VISIBLE_ASCII.fullmatch(secret):
         raise ValueError(
-            f"has a malformed entry (number {number}): write name:scope+scope:secret, "
-            "with scopes out of produce, work, operate and a secret of visible ASCII characters"
+            f"has a malformed key ({place}): write name:scope+scope:secret, "
+            f"with scopes out of {', '.join(Scope)} and a secret of visible ASCII characters"
         )
-    return ApiKey(name=name, scopes=scopes, secret=secret)
+    return ApiKey(name=name, scopes=frozenset(map(Scope, scopes)), secret=secret)
 
 
 _VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {

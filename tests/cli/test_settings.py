@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from app.domain.caller import Scope
 from app.settings import ApiKey, Settings, SettingsError, environment_of_child
 
 _SECRET = "hunter2"
@@ -59,8 +60,8 @@ def test_every_variable_fills_its_field() -> None:
         processes=2,
         pool_size=9,
         api_keys=(
-            ApiKey(name="a", scopes=frozenset({"produce", "work"}), secret="one"),
-            ApiKey(name="b", scopes=frozenset({"operate"}), secret="two:three"),
+            ApiKey(name="a", scopes=frozenset({Scope.PRODUCE, Scope.WORK}), secret="one"),
+            ApiKey(name="b", scopes=frozenset({Scope.OPERATE}), secret="two:three"),
         ),
         reaper_interval_seconds=0.5,
         retention_seconds=1,
@@ -108,9 +109,11 @@ def test_options_win_over_the_environment() -> None:
         ("FENCEPOST_DATABASE_URL", f"mysql://user:{_SECRET}@host/db"),
         ("FENCEPOST_DATABASE_URL", f"postgresql://user:{_SECRET}\n@host/db"),
         ("FENCEPOST_API_KEYS", f"a:produce:{_SECRET},b:admin:x"),
-        ("FENCEPOST_API_KEYS", f"a:produce:{_SECRET},a:work:x"),
         ("FENCEPOST_API_KEYS", f"a:produce:{_SECRET},b:work:{_SECRET}"),
+        ("FENCEPOST_API_KEYS", f"a:produce:{_SECRET},a:work:{_SECRET}"),
         ("FENCEPOST_API_KEYS", f"a::{_SECRET}"),
+        ("FENCEPOST_API_KEYS", f"a:produce:{_SECRET},"),
+        ("FENCEPOST_API_KEYS", f"#a:produce:{_SECRET}"),
         ("FENCEPOST_API_KEYS", f"a:work:{_SECRET}é"),
         ("FENCEPOST_API_KEYS", f"{_SECRET}"),
         ("FENCEPOST_API_KEYS_FILE", "/nowhere/at/all"),
@@ -148,13 +151,35 @@ def test_a_listen_url_without_a_database_url_is_refused() -> None:
 
 def test_api_keys_are_read_from_a_file_one_a_line(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    path.write_text("a:produce:one\n\nb:work:with,comma\n", encoding="utf-8")
+    path.write_text("# ours\na:produce:one\r\n\n  # c:work:x\n b:work:with,comma#hash \n", encoding="utf-8")
     keys = Settings.from_environment({"FENCEPOST_API_KEYS_FILE": str(path)}).api_keys
-    assert [(key.name, key.secret) for key in keys] == [("a", "one"), ("b", "with,comma")]
+    assert [(key.name, key.secret) for key in keys] == [("a", "one"), ("b", "with,comma#hash")]
+
+
+def test_file_without_a_key_is_refused_since_it_would_open_the_service(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    for text in ("", "\n", f"# a:produce:{_SECRET}\n"):
+        path.write_text(text, encoding="utf-8")
+        assert "without a key" in _refusal({"FENCEPOST_API_KEYS_FILE": str(path)})
+
+
+def test_malformed_key_is_named_by_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# ours\n\na:produce:{_SECRET}\nb:{_SECRET}\n", encoding="utf-8")
+    assert "line 4" in _refusal({"FENCEPOST_API_KEYS_FILE": str(path)})
+    assert "entry 2" in _refusal({"FENCEPOST_API_KEYS": f"a:produce:{_SECRET},b:{_SECRET}"})
+
+
+def test_one_name_may_have_several_secrets_each_with_its_scopes() -> None:
+    keys = Settings.from_environment({"FENCEPOST_API_KEYS": "a:produce:old,a:produce+work:new"}).api_keys
+    assert keys == (
+        ApiKey(name="a", scopes=frozenset({Scope.PRODUCE}), secret="old"),
+        ApiKey(name="a", scopes=frozenset({Scope.PRODUCE, Scope.WORK}), secret="new"),
+    )
 
 
 def test_repr_shows_no_secret() -> None:
-    keys = (ApiKey(name="a", scopes=frozenset({"work"}), secret=_SECRET),)
+    keys = (ApiKey(name="a", scopes=frozenset({Scope.WORK}), secret=_SECRET),)
     settings = Settings(database_url=_URL, listen_url=_URL, api_keys=keys)
     assert _SECRET not in repr(settings)
     assert _SECRET not in repr(keys)
