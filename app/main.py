@@ -7,11 +7,13 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from app.api import handlers, health, holders, jobs, leases, openapi
-from app.api.middleware import RequestIds
+from app.api.callers import Keyring
+from app.api.middleware import Authentication, RequestIds
 from app.api.requests import Limits
 from app.api.service import make_service
 from app.background.listener import Listener
 from app.background.loops import Loops
+from app.domain.caller import Caller
 from app.domain.retention import Retention
 from app.operations.context import Context
 from app.operations.expire import expire_leases
@@ -23,6 +25,8 @@ from app.store.engine import Database
 
 # What is left of the ten seconds of an end when slow answers have used up theirs, the database's share apart.
 SETTLE_SECONDS = 1.0
+
+ROUTES = (jobs.routes, leases.routes, holders.routes, health.routes)
 
 DESCRIPTION = """\
 Jobs arrive by POST; workers lease them and show the **lease_version** of their lease, the fencing token,
@@ -63,6 +67,9 @@ def create_app(settings: Settings, *, database_url: str, max_coalesced_items: in
             await database.close()
 
     app = describe_app(lifespan=lifespan)
+    if settings.api_keys:
+        app.add_middleware(Authentication, keyring=_keyring(settings), open_paths=_open_paths())
+    # Around everything else, so that every answer has its request id.
     app.add_middleware(RequestIds)
     handlers.install(app)
     return app
@@ -77,8 +84,8 @@ def describe_app(*, lifespan: object = None) -> FastAPI:
         lifespan=lifespan,  # type: ignore[arg-type]  # FastAPI's own alias is not exported
         redirect_slashes=False,
     )
-    for module in (jobs, leases, holders, health):
-        module.routes.install(app)
+    for routes in ROUTES:
+        routes.install(app)
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]  # FastAPI documents this override
     return app
 
@@ -109,6 +116,14 @@ async def _offline(settings: Settings, database_url: str) -> AsyncIterator[Conte
         yield Context(database, _retention(settings), loops)
     finally:
         await database.close()
+
+
+def _keyring(settings: Settings) -> Keyring:
+    return Keyring((key.secret, Caller(key.name, key.scopes)) for key in settings.api_keys)
+
+
+def _open_paths() -> list[str]:
+    return [endpoint.path for routes in ROUTES for endpoint in routes.endpoints if endpoint.scopes is None]
 
 
 def _retention(settings: Settings) -> Retention:

@@ -116,16 +116,11 @@ class Settings:
             return False
 
     def refuse_unsafe_serving(self) -> None:
-        """Raise SettingsError when serving like this would expose, or only seem to protect, the service."""
-        if self.api_keys:
+        """Raise SettingsError when any other machine could do everything here, and nobody said it may."""
+        if not self.api_keys and not self.is_loopback and not self.insecure:
             raise SettingsError(
-                "FENCEPOST_API_KEYS is set, but this version does not check API keys yet: unset it, "
-                "and keep the service on a loopback address"
-            )
-        if not self.is_loopback and not self.insecure:
-            raise SettingsError(
-                f"host {self.host!r} can be reached from other machines and no API keys are checked: "
-                "listen on 127.0.0.1, or pass --insecure to serve without protection"
+                f"host {self.host!r} can be reached from other machines and there are no API keys: set "
+                "FENCEPOST_API_KEYS, listen on 127.0.0.1, or pass --insecure to serve without protection"
             )
 
 

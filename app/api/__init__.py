@@ -3,6 +3,7 @@
 service     what the routes are given: coalescers, polls, settings
 routing     one declaration a route: checks, limits, OpenAPI
 bodies      a body's bytes, bounded, as strict JSON
+callers     who calls, by which API key, and may they do this
 parameters  query strings and headers, strict
 schemas     what a request may say (msgspec; the source of the OpenAPI document too)
 answers     what an answer looks like
@@ -16,6 +17,6 @@ health      livez, readyz
 problems    every refusal as application/problem+json
 handlers    what is raised on the way, as problems
 cursors     where a page ended, bound to its filters
-middleware  request ids, and the handler of last resort
+middleware  request ids, the handler of last resort, API keys at the door
 openapi     the document
 """

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api import answers
+from app.api.callers import ANY_KEY, NO_KEY
 from app.api.problems import PROBLEMS, problem_response
 from app.api.routing import Endpoint, Query, Routes, answer
 from app.api.service import Service
@@ -18,13 +19,23 @@ CHECK_SECONDS = 2.0
 routes = Routes()
 
 
-@routes.without_body(Endpoint("GET", "/livez", "get_liveness", "Is the process up", (200, answers.LiveView)))
+@routes.without_body(
+    Endpoint("GET", "/livez", "get_liveness", "Is the process up", (200, answers.LiveView), scopes=NO_KEY)
+)
 async def get_liveness(_request: Request, _service: Service, _query: Query) -> Response:
     return answer(answers.LiveView(alive=True))
 
 
 @routes.without_body(
-    Endpoint("GET", "/readyz", "get_readiness", "Can it serve", (200, answers.ReadyView), ("unavailable",))
+    Endpoint(
+        "GET",
+        "/readyz",
+        "get_readiness",
+        "Can it serve",
+        (200, answers.ReadyView),
+        ("unavailable",),
+        scopes=NO_KEY,
+    )
 )
 async def get_readiness(request: Request, service: Service, _query: Query) -> Response:
     loops = {loop.name: answers.LoopView(loop.is_alive, loop.last_success_at) for loop in service.loops}
@@ -61,6 +72,7 @@ async def _failing_database(service: Service) -> list[str]:
         "What a problem's type means",
         (200, answers.ProblemMeaningView),
         ("not_found",),
+        scopes=ANY_KEY,
     )
 )
 async def get_problem(request: Request, _service: Service, _query: Query) -> Response:

@@ -10,6 +10,7 @@ from app.api.parameters import job_id_of, trace_headers_of
 from app.api.routing import Endpoint, Routes, answer, body
 from app.api.service import Service
 from app.api.views import job_view, renewed_lease_view
+from app.domain.caller import Scope
 from app.domain.calls import RenewedLease
 from app.domain.errors import FencepostError, LeaseLost
 from app.domain.job import Token
@@ -18,6 +19,7 @@ from app.operations.settle import Settled, complete_leases, end_leases
 
 routes = Routes()
 
+_SCOPES = {Scope.WORK}
 _HOLDER_ERRORS = ("job_not_found", "lease_lost", "unavailable")
 _REPLAYED = {"Idempotent-Replayed": "true"}
 _TOKEN = {"job_id": "0193a3f0-5c00-7000-8000-000000000000", "lease_version": 1}
@@ -32,6 +34,7 @@ def _holder_call(verb: str, summary: str, example: dict[str, object], view: type
         summary,
         (200, view),
         _HOLDER_ERRORS,
+        scopes=_SCOPES,
         takes_trace=verb == "complete",
         example={"lease_version": 1} | example,
         headers=("Idempotent-Replayed",) if is_settling else (),
@@ -46,6 +49,7 @@ def _many_call(verb: str, summary: str, example: dict[str, object]) -> Endpoint:
         summary,
         (200, answers.ManyView),
         ("unavailable",),
+        scopes=_SCOPES,
         takes_trace=verb == "complete",
         example={"items": [_TOKEN | example]},
     )
@@ -107,6 +111,7 @@ def _settled_answer(settled: Settled) -> Response:
         "Ask whether a lease is held",
         (204, None),
         _HOLDER_ERRORS,
+        scopes=_SCOPES,
         example={"lease_version": 1},
     ),
     body(schemas.TokenRequest),

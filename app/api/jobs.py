@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api import answers, requests, schemas
+from app.api.callers import ANY_KEY, caller_of
 from app.api.cursors import read_cursor, write_cursor
 from app.api.parameters import (
     idempotency_key_of,
@@ -26,6 +27,7 @@ from app.api.parameters import (
 from app.api.routing import Endpoint, Query, Routes, answer, body, gone, within_bounds
 from app.api.service import Service
 from app.api.views import ALL, attempt_view, job_view
+from app.domain.caller import Scope
 from app.domain.calls import Edit, JobFilter
 from app.domain.job import Job, JobState
 from app.operations.manage import cancel_job, edit_job, redrive_job
@@ -42,6 +44,7 @@ _PAGE_QUERY: dict[str, dict[str, Any]] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": DEFAULT_PAGE},
     "cursor": {"type": "string"},
 }
+_CHANGE = {Scope.PRODUCE, Scope.OPERATE}
 _SEEN_ERRORS = ("job_not_found", "unavailable")
 _EXAMPLE_JOB = {"kind": "email.send", "queue": "mail", "payload": {"to": "a@example.com"}}
 
@@ -54,6 +57,7 @@ _EXAMPLE_JOB = {"kind": "email.send", "queue": "mail", "payload": {"to": "a@exam
         "Create a job",
         (201, answers.JobView),
         ("lease_lost", "idempotency_key_reused", "unavailable"),
+        scopes={Scope.PRODUCE},
         takes_idempotency_key=True,
         takes_trace=True,
         headers=("Location", "Idempotent-Replayed"),
@@ -67,6 +71,7 @@ async def submit_job(request: Request, service: Service, asked: schemas.JobReque
         asked,
         service.limits,
         trace=trace_headers_of(request),
+        caller=caller_of(request).name,
         idempotency_key=idempotency_key_of(request),
     )
     submitted = await service.submit.submit(spec)
@@ -84,13 +89,16 @@ async def submit_job(request: Request, service: Service, asked: schemas.JobReque
         "Create many jobs, all or none",
         (201, answers.BatchView),
         ("lease_lost", "idempotency_key_reused", "unavailable"),
+        scopes={Scope.PRODUCE},
         takes_trace=True,
         example={"jobs": [_EXAMPLE_JOB | {"idempotency_key": "welcome-17"}]},
     ),
     body(schemas.BatchRequest, list_member="jobs"),
 )
 async def submit_jobs(request: Request, service: Service, asked: schemas.BatchRequest) -> Response:
-    specs = requests.batch_specs(asked, service.limits, trace=trace_headers_of(request))
+    specs = requests.batch_specs(
+        asked, service.limits, trace=trace_headers_of(request), caller=caller_of(request).name
+    )
     submitted = await submit_batch(service.context, specs)
     entries = [answers.BatchEntryView(entry.created, job_view(entry.job)) for entry in submitted]
     return answer(answers.BatchView(entries), status=201)
@@ -104,6 +112,7 @@ async def submit_jobs(request: Request, service: Service, asked: schemas.BatchRe
         "Read a job, or wait for its end",
         (200, answers.JobView),
         _SEEN_ERRORS,
+        scopes=ANY_KEY,
         query={"wait_seconds": {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0}},
         waits=True,
     )
@@ -139,6 +148,7 @@ async def _read_when_finished(
         "List jobs, newest first",
         (200, answers.JobPageView),
         ("invalid_cursor", "unavailable"),
+        scopes=ANY_KEY,
         query={
             "state": {"enum": [state.value for state in JobState]},
             "queue": {"type": "string"},
@@ -218,6 +228,7 @@ def _next_link(request: Request, query: Query, cursor: str | None) -> dict[str, 
         "List the grants of a job, by lease_version",
         (200, answers.AttemptPageView),
         (*_SEEN_ERRORS, "invalid_cursor"),
+        scopes=ANY_KEY,
         query=_PAGE_QUERY,
         headers=("Link",),
     )
@@ -247,6 +258,7 @@ async def list_attempts(request: Request, service: Service, query: Query) -> Res
         "Cancel a job, or ask its holder to stop",
         (200, answers.JobView),
         (*_SEEN_ERRORS, "already_finished"),
+        scopes=_CHANGE,
         example={"reason": "sent twice by mistake"},
         more_successes={202: "Running: its holder is told with the next heartbeat"},
     ),
@@ -265,6 +277,7 @@ async def cancel(request: Request, service: Service, asked: schemas.CancelReques
         "Bring a dead or cancelled job back",
         (200, answers.JobView),
         (*_SEEN_ERRORS, "not_redrivable"),
+        scopes=_CHANGE,
         example={},
     ),
     body(schemas.RedriveRequest),
@@ -282,6 +295,7 @@ async def redrive(request: Request, service: Service, asked: schemas.RedriveRequ
         "Change a job that waits",
         (200, answers.JobView),
         (*_SEEN_ERRORS, "not_editable"),
+        scopes=_CHANGE,
         example={"priority": -10},
     ),
     body(schemas.EditRequest),

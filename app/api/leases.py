@@ -10,6 +10,7 @@ from app.api.parameters import name_of, refused
 from app.api.routing import Endpoint, Query, Routes, answer, body, gone, within_bounds
 from app.api.service import Service
 from app.api.views import held_lease_view, leased_jobs_view
+from app.domain.caller import Scope
 from app.operations.retries import retried
 from app.store.reads import read_leases
 
@@ -24,6 +25,7 @@ routes = Routes()
         "Lease ready jobs, or wait for some",
         (200, answers.LeasedJobsView),
         ("unavailable",),
+        scopes={Scope.WORK},
         example={"worker_id": "w1", "queues": ["mail"], "wait_seconds": 20, "lease_seconds": 30},
         waits=True,
         headers=("Retry-After",),
@@ -51,6 +53,7 @@ async def _lease(request: Request, service: Service, asked: schemas.LeaseJobsReq
         "Read what a worker holds",
         (200, answers.HeldLeasesView),
         ("unavailable",),
+        scopes={Scope.WORK, Scope.OPERATE},
         query={"worker_id": {"type": "string", "required": True}},
     )
 )

@@ -1,4 +1,4 @@
-"""Plain ASGI around the application: request ids, and the handler of last resort.
+"""Plain ASGI around the application: request ids, the handler of last resort, API keys.
 
 Plain, because Starlette's BaseHTTPMiddleware hides a client's disconnect from the routes.
 """
@@ -6,14 +6,21 @@ Plain, because Starlette's BaseHTTPMiddleware hides a client's disconnect from t
 import logging
 import re
 import uuid
+from collections.abc import Iterable
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.api.callers import Keyring
 from app.api.problems import problem_response
 
 log = logging.getLogger("app.requests")
 
+_OPEN_METHODS = ("GET", "HEAD")
+# One text, whatever was wrong: the difference is of use only to somebody who guesses.
+_UNAUTHORIZED = (
+    "This needs an API key: Authorization: Bearer <key>. The one shown is missing, malformed or not known."
+)
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -57,3 +64,37 @@ def _given_id(scope: Scope) -> str | None:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return str(value, "ascii")
     return None
+
+
+class Authentication:
+    """Answers 401 to whoever shows no known API key, before a route is looked for or a body read.
+
+    Closed is what nobody has opened, FastAPI's own pages, unknown paths and refused methods included:
+    ``open_paths`` alone can be read without a key.
+    """
+
+    def __init__(self, app: ASGIApp, *, keyring: Keyring, open_paths: Iterable[str]) -> None:
+        self._app = app
+        self._keyring = keyring
+        self._open_paths = frozenset(open_paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._is_open(scope):
+            await self._app(scope, receive, send)
+            return
+        shown = [value for name, value in scope["headers"] if name == b"authorization"]
+        caller = self._keyring.caller_of(shown[0]) if len(shown) == 1 else None
+        if caller is not None:
+            scope["state"]["caller"] = caller
+            await self._app(scope, receive, send)
+            return
+        response = problem_response(
+            "unauthorized",
+            detail=_UNAUTHORIZED,
+            request_id=scope["state"]["request_id"],
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+        await response(scope, receive, send)
+
+    def _is_open(self, scope: Scope) -> bool:
+        return scope["path"] in self._open_paths and scope["method"] in _OPEN_METHODS

@@ -9,14 +9,27 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from app.api import answers, schemas
+from app.api.callers import ANY_KEY
 from app.api.problems import MEDIA_TYPE, PROBLEMS
+from app.domain.caller import Scope, Scopes
 
 _REF = "#/components/schemas/{name}"
 
 # What every route can answer besides its own codes.
 _ALWAYS = ("invalid_request", "internal_error")
 _WITH_BODY = ("malformed_json", "too_large", "unsupported_media_type")
+# Where any key will do today, a scope of a later version may be one that does not.
+_WITH_KEY = ("unauthorized", "forbidden")
 
+_KEY_SCHEME = "ApiKey"
+_SECURITY_SCHEMES = {
+    _KEY_SCHEME: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key. A name beside it is a scope that the key must have; of several"
+        " alternatives one is enough. A service without configured keys checks nothing.",
+    }
+}
 
 HEADERS = {
     "X-Request-Id": "The caller's, when it is well-formed, else a new one; the log has it too.",
@@ -24,7 +37,9 @@ HEADERS = {
     "Idempotent-Replayed": "`true` when this call was accepted before; nothing was changed.",
     "Link": 'The next page, `rel="next"`; not on the last one.',
     "Retry-After": "Seconds after which to come back.",
+    "WWW-Authenticate": "`Bearer`: how a key is shown.",
 }
+_HEADERS_BY_STATUS = {401: ("WWW-Authenticate",), 503: ("Retry-After",)}
 
 
 def _headers(names: Sequence[str]) -> dict[str, Any]:
@@ -41,19 +56,22 @@ def responses(
     more: Mapping[int, str],
     headers: Sequence[str],
     body: bool,
+    needs_key: bool,
 ) -> dict[int | str, dict[str, Any]]:
     """Return the responses of a route: its success, and for each status the codes it can carry."""
     status, view = success
     found: dict[int | str, dict[str, Any]] = {status: _success("Success", view, headers)}
     for other, description in more.items():
         found[other] = _success(description, view, headers)
-    codes = dict.fromkeys([*errors, *_ALWAYS, *(_WITH_BODY if body else ())])
+    codes = dict.fromkeys(
+        [*errors, *_ALWAYS, *(_WITH_BODY if body else ()), *(_WITH_KEY if needs_key else ())]
+    )
     by_status: dict[int, list[str]] = {}
     for code in codes:
         by_status.setdefault(PROBLEMS[code].status, []).append(code)
     for error_status, names in sorted(by_status.items()):
         found[error_status] = {
-            "headers": _headers(["Retry-After"] if error_status == 503 else []),
+            "headers": _headers(_HEADERS_BY_STATUS.get(error_status, ())),
             "description": "; ".join(f"`{name}`: {PROBLEMS[name].title}" for name in names),
             "content": {
                 MEDIA_TYPE: {
@@ -82,6 +100,7 @@ def _success(description: str, view: type | None, headers: Sequence[str]) -> dic
 def extra(
     *,
     path: str,
+    scopes: Scopes | None,
     query: Mapping[str, Mapping[str, Any]],
     body_type: type | None,
     takes_idempotency_key: bool,
@@ -108,6 +127,8 @@ def extra(
         parameters.append(_header_parameter("traceparent", max_length=512))
         parameters.append(_header_parameter("tracestate", max_length=512))
     found: dict[str, Any] = {"parameters": parameters} if parameters else {}
+    if scopes is not None:
+        found["security"] = _security(scopes)
     if body_type is not None:
         content: dict[str, Any] = {"schema": {"$ref": _REF.format(name=body_type.__name__)}}
         if example is not None:
@@ -118,6 +139,13 @@ def extra(
             "content": {"application/json": content},
         }
     return found
+
+
+def _security(scopes: Scopes) -> list[dict[str, list[str]]]:
+    """Return the alternatives, one a scope; OpenAPI's one list of names would ask for all of them."""
+    if scopes == ANY_KEY:
+        return [{_KEY_SCHEME: []}]
+    return [{_KEY_SCHEME: [scope.value]} for scope in Scope if scope in scopes]
 
 
 def _header_parameter(name: str, *, max_length: int) -> dict[str, Any]:
@@ -161,6 +189,6 @@ def document(app: FastAPI) -> dict[str, Any]:
             description=app.description,
             routes=app.routes,
         )
-        made.setdefault("components", {})["schemas"] = _components()
+        made["components"] = {"schemas": _components(), "securitySchemes": _SECURITY_SCHEMES}
         app.openapi_schema = made
     return app.openapi_schema

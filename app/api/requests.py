@@ -8,6 +8,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from app.api import schemas
 from app.api.parameters import in_calendar
+from app.domain.caller import ANONYMOUS
 from app.domain.calls import Completion, Heartbeat, LeaseRequest
 from app.domain.errors import InvalidRequest, TooLarge
 from app.domain.failure import dropped_details, error_text
@@ -16,8 +17,6 @@ from app.domain.job import Backoff, BackoffType, JobSpec, Outcome, Parent, Token
 from app.domain.machine import Ending
 from app.operations.lease import Wish
 from app.operations.settle import Closing, Completing
-
-ANONYMOUS = "anonymous"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,13 @@ def job_spec(
     pointer: str = "",
     parent: Parent | None = None,
     trace: tuple[str | None, str | None] = (None, None),
+    caller: str = ANONYMOUS.name,
     idempotency_key: str | None = None,
 ) -> JobSpec:
-    """Return what is asked for; ``pointer`` is where the body stands in the request."""
+    """Return what is asked for; ``pointer`` is where the body stands in the request.
+
+    ``caller`` is the name that an idempotency key belongs to.
+    """
     if body.run_at is not None and body.delay_seconds is not None:
         raise InvalidRequest("give run_at or delay_seconds, not both", pointer=f"{pointer}/delay_seconds")
     if isinstance(body, schemas.JobRequest) and body.parent is not None:
@@ -72,7 +75,7 @@ def job_spec(
         parent=parent,
         traceparent=trace[0],
         tracestate=trace[1],
-        caller=ANONYMOUS,
+        caller=caller,
         idempotency_key=idempotency_key,
     )
     if idempotency_key is None:
@@ -97,11 +100,18 @@ def _metadata(metadata: dict[str, str], limits: Limits, *, pointer: str) -> dict
 
 
 def batch_specs(
-    body: schemas.BatchRequest, limits: Limits, *, trace: tuple[str | None, str | None]
+    body: schemas.BatchRequest, limits: Limits, *, trace: tuple[str | None, str | None], caller: str
 ) -> list[JobSpec]:
     check_item_count(len(body.jobs), limits, pointer="/jobs")
     return [
-        job_spec(job, limits, pointer=f"/jobs/{index}", trace=trace, idempotency_key=job.idempotency_key)
+        job_spec(
+            job,
+            limits,
+            pointer=f"/jobs/{index}",
+            trace=trace,
+            caller=caller,
+            idempotency_key=job.idempotency_key,
+        )
         for index, job in enumerate(body.jobs)
     ]
 

@@ -13,8 +13,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import bodies, openapi
+from app.api.callers import require_scope
 from app.api.parameters import read_query, refuse_idempotency_key
 from app.api.service import Service
+from app.domain.caller import Scopes
 from app.domain.errors import Unavailable
 
 B = TypeVar("B", bound=msgspec.Struct)
@@ -31,8 +33,9 @@ ANSWER_SECONDS = 4.8
 class Endpoint:
     """A route.
 
-    ``success`` is (status, view or None for no body), ``errors`` are codes of api.problems, ``headers``
-    names of api.openapi.HEADERS that a success may carry.
+    ``success`` is (status, view or None for no body). An API key with any one of ``scopes`` will do; None
+    opens the route to reads without a key. ``errors`` are codes of api.problems, ``headers`` names of
+    api.openapi.HEADERS that a success may carry.
     """
 
     method: str
@@ -40,6 +43,7 @@ class Endpoint:
     operation_id: str
     summary: str
     success: tuple[int, type | None]
+    scopes: Scopes | None = field(kw_only=True)
     errors: Sequence[str] = ()
     query: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     takes_idempotency_key: bool = False
@@ -82,6 +86,7 @@ class Routes:
 
     def __init__(self) -> None:
         self._router = APIRouter()
+        self.endpoints: list[Endpoint] = []
 
     def without_body(self, endpoint: Endpoint) -> Callable[[Handler], Handler]:
         """Declare a route without a body."""
@@ -124,6 +129,7 @@ class Routes:
     def _add(
         self, endpoint: Endpoint, handle: Callable[[Request], Awaitable[Response]], *, body_type: type | None
     ) -> None:
+        self.endpoints.append(endpoint)
         self._router.add_api_route(
             endpoint.path,
             handle,
@@ -138,9 +144,11 @@ class Routes:
                 more=endpoint.more_successes,
                 headers=endpoint.headers,
                 body=body_type is not None,
+                needs_key=endpoint.scopes is not None,
             ),
             openapi_extra=openapi.extra(
                 path=endpoint.path,
+                scopes=endpoint.scopes,
                 query=endpoint.query,
                 body_type=body_type,
                 takes_idempotency_key=endpoint.takes_idempotency_key,
@@ -171,6 +179,8 @@ def _direct(handle: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
 
 
 def _check(request: Request, endpoint: Endpoint) -> Query:
+    if endpoint.scopes is not None:
+        require_scope(request, endpoint.scopes)
     query = read_query(request, allowed=endpoint.query)
     if endpoint.path.startswith("/v1/") and not endpoint.takes_idempotency_key:
         refuse_idempotency_key(request)

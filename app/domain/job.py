@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from app.domain.caller import ANONYMOUS
+
 
 class JobState(StrEnum):
     """Where a job is; one table of the schema for each unfinished state."""
@@ -85,7 +87,7 @@ class JobSpec:
     parent: Parent | None = None
     traceparent: str | None = None
     tracestate: str | None = None
-    caller: str = "anonymous"
+    caller: str = ANONYMOUS.name
     idempotency_key: str | None = None
     fingerprint: bytes | None = None
 

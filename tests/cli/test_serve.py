@@ -231,7 +231,8 @@ def test_a_taken_port_is_told_in_one_line_before_anything_else_happens(
         ([], {"FENCEPOST_DATABASE_URL": "mysql://u:hunter2@h/d"}, "FENCEPOST_DATABASE_URL"),
         (["--data-dir=x"], {"FENCEPOST_DATABASE_URL": "postgresql://u:hunter2@h/d"}, "FENCEPOST_DATA_DIR"),
         (["--host=0.0.0.0"], {}, "--insecure"),
-        ([], {"FENCEPOST_API_KEYS": "a:work:hunter2"}, "does not check API keys"),
+        ([], {"FENCEPOST_API_KEYS": "a:work:hunter2,b:everything:hunter2"}, "FENCEPOST_API_KEYS"),
+        ([], {"FENCEPOST_API_KEYS_FILE": os.devnull}, "FENCEPOST_API_KEYS_FILE"),
     ],
 )
 def test_bad_settings_end_with_code_2_and_one_line_without_secrets(

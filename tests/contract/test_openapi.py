@@ -17,8 +17,8 @@ from app.cli import main
 from tests.support.document import Operation, document, operations
 
 FILE = Path(__file__).parents[2] / "openapi" / "openapi.json"
-# Codes of a later issue: nothing answers them yet.
-LATER_CODES = {"unauthorized", "forbidden"}
+# What probes read, with or without a key.
+OPEN = ("get_liveness", "get_readiness")
 
 with_body = pytest.mark.parametrize(
     "operation", [each for each in operations() if each.has_body], ids=lambda each: each.name
@@ -67,12 +67,17 @@ def test_every_code_is_documented_where_it_can_occur() -> None:
         "edit_job": {"not_editable"},
     } | {f"{verb}_job": {"lease_lost"} for verb in ("heartbeat", "complete", "fail", "release", "verify")}
     for operation in operations():
-        of = {status: set(operation.codes(status)) for status in (400, 404, 409, 413, 415, 422, 500, 503)}
+        of = {
+            status: set(operation.codes(status))
+            for status in (400, 401, 403, 404, 409, 413, 415, 422, 500, 503)
+        }
         is_list = operation.name in ("list_jobs", "list_attempts")
         reads_database = operation.name not in ("get_liveness", "get_problem")
         assert of[400] == (
             {"malformed_json"} if operation.has_body else {"invalid_cursor"} if is_list else set()
         )
+        assert of[401] == (set() if operation.name in OPEN else {"unauthorized"}), operation.name
+        assert of[403] == (set() if operation.name in OPEN else {"forbidden"}), operation.name
         unknown = "job_not_found" if "{job_id}" in operation.path else "not_found"
         assert of[404] == ({unknown} if "{" in operation.path else set()), operation.name
         assert of[409] == conflicts.get(operation.name, set()), operation.name
@@ -86,11 +91,26 @@ def test_every_code_is_documented_where_it_can_occur() -> None:
 
 def test_every_code_is_documented_somewhere_and_explained() -> None:
     documented = {code for each in operations() for status in range(400, 600) for code in each.codes(status)}
-    assert documented == PROBLEMS.keys() - LATER_CODES - {"method_not_allowed"}
+    assert documented == PROBLEMS.keys() - {"method_not_allowed"}
     for code, problem in PROBLEMS.items():
         assert re.fullmatch(r"[a-z]+(_[a-z]+)*", code)
         assert problem.title
         assert problem.meaning.endswith(".")
+
+
+def test_key_is_asked_for_by_every_operation_but_what_probes_read() -> None:
+    schemes = document()["components"]["securitySchemes"]
+    assert {name: (scheme["type"], scheme["scheme"]) for name, scheme in schemes.items()} == {
+        "ApiKey": ("http", "bearer")
+    }
+    for operation in operations():
+        security = operation.described.get("security")
+        if operation.name in OPEN:
+            assert security is None
+        else:
+            assert security, operation.name
+            assert all(alternative.keys() == {"ApiKey"} for alternative in security)
+            assert "WWW-Authenticate" in operation.described["responses"]["401"]["headers"]
 
 
 @with_body

@@ -13,7 +13,8 @@ from app import settings
 from app.api import answers, schemas
 from app.api.problems import PROBLEMS
 from app.cli import main as cli
-from app.main import describe_app
+from app.domain.caller import Scope, Scopes
+from app.main import ROUTES, describe_app
 from tests.docs.documents import PAGES, PROTOCOL, README, read, rows, section
 
 PROTOCOL_TEXT = read(PROTOCOL)
@@ -199,6 +200,27 @@ def test_every_code_stands_in_the_table_of_errors_with_its_status() -> None:
         if cells[1].isdecimal()
     }
     assert documented == {code: str(problem.status) for code, problem in PROBLEMS.items()}
+
+
+def scopes_of(cell: str) -> Scopes | None:
+    if cell.startswith("none"):
+        return None
+    return frozenset(Scope) if cell == "any" else {Scope(name) for name in re.findall(r"`(\w+)`", cell)}
+
+
+def test_scopes_of_every_call_stand_in_the_table_as_they_are_declared() -> None:
+    documented = {
+        route: scopes_of(cells[1])
+        for cells in rows(section(PROTOCOL_TEXT, "## Callers"))
+        for route in re.findall(r"`([A-Z]+ /[^`]+)`", cells[0])
+    }
+    declared = {
+        f"{endpoint.method} {endpoint.path}": endpoint.scopes
+        for routes in ROUTES
+        for endpoint in routes.endpoints
+    }
+    pages = dict.fromkeys(("GET /openapi.json", "GET /docs"), frozenset(Scope))
+    assert documented == declared | pages
 
 
 def setting_rows() -> dict[str, list[str]]:
