@@ -1,11 +1,13 @@
 """docker-compose.yml, held to the Compose specification; no engine and no docker compose is needed for it."""
 
+import re
 from pathlib import Path
 
 import pytest
 from compose_spec import PyCompose
 from compose_spec.models import Service
 
+from app.domain.caller import Scope
 from app.settings import Settings
 
 _TEXT = (Path(__file__).parents[2] / "docker-compose.yml").read_text(encoding="utf-8")
@@ -53,7 +55,17 @@ def test_the_settings_accept_the_environment_and_the_command_of_the_file(
 ) -> None:
     environment: object = services["fencepost"].environment
     assert isinstance(environment, dict)
-    settings = Settings.from_environment(environment, host="0.0.0.0", insecure=True)
+    given = environment | {"FENCEPOST_API_KEYS": "me:produce+work+operate:secret"}
+    settings = Settings.from_environment(given, host="0.0.0.0")
     settings.refuse_unsafe_serving()
-    assert services["fencepost"].command == ["serve", "--host", "0.0.0.0", "--insecure"]
+    assert services["fencepost"].command == ["serve", "--host", "0.0.0.0"]
     assert settings.database_url is not None
+
+
+def test_compose_stops_with_a_clear_line_when_no_api_keys_are_set(services: dict[str, Service]) -> None:
+    environment: object = services["fencepost"].environment
+    assert isinstance(environment, dict)
+    required = re.fullmatch(r"\$\{FENCEPOST_API_KEYS:\?(.+)\}", environment["FENCEPOST_API_KEYS"])
+    assert required
+    assert "name:scope+scope:secret" in required[1]
+    assert all(scope in required[1] for scope in Scope)
