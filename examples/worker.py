@@ -1,6 +1,7 @@
 """A minimal correct worker, standard library only: python worker.py http://127.0.0.1:8000 my-queue"""
 
 import json
+import os
 import sys
 import threading
 import time
@@ -10,12 +11,13 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 ADDRESS, QUEUE = sys.argv[1:3]
+HEADERS = {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ.get('API_KEY', '')}"}
 WISH = {"worker_id": f"worker-{uuid.uuid4()}", "queues": [QUEUE], "wait_seconds": 20, "lease_seconds": 6}
 
 
 def call(path: str, body: dict[str, Any]) -> Any:
     """Post until there is an answer, since every call here may be repeated; None: the lease is lost."""
-    request = Request(ADDRESS + path, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
+    request = Request(ADDRESS + path, json.dumps(body).encode(), HEADERS)  # noqa: S310
     while True:
         try:
             with urlopen(request, timeout=30) as answer:  # noqa: S310 - the address is ours

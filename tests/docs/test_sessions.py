@@ -1,6 +1,7 @@
 """The README's sessions, pasted into a shell against a real server; the examples are the same text."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -107,11 +108,12 @@ def test_example_is_the_session_of_the_readme(name: str, text: Callable[[], str]
 class Worker:
     """``examples/worker.py`` as a process; ``lines`` are what it prints."""
 
-    def __init__(self, server: ServerProcess, queue: str) -> None:
+    def __init__(self, server: ServerProcess, queue: str, *, api_key: str = "") -> None:
         self._process = subprocess.Popen(
             [sys.executable, ROOT / "examples" / "worker.py", server.url, queue],
             stdout=subprocess.PIPE,
             text=True,
+            env=os.environ | {"API_KEY": api_key},
         )
 
     def next_line(self) -> str:
@@ -133,8 +135,8 @@ class Worker:
 def work() -> Iterator[Callable[..., Worker]]:
     started: list[Worker] = []
 
-    def start(server: ServerProcess, queue: str) -> Worker:
-        started.append(Worker(server, queue))
+    def start(server: ServerProcess, queue: str, *, api_key: str = "") -> Worker:
+        started.append(Worker(server, queue, api_key=api_key))
         return started[-1]
 
     yield start
@@ -155,6 +157,15 @@ def test_example_worker_completes_and_fails_jobs(serve: Serve, work: Callable[..
     assert worker.next_line() == f"{good['id']} succeeded"
     assert worker.next_line() == f"{bad['id']} dead"
     assert httpx.get(f"{server.url}/v1/jobs/{bad['id']}").json()["error"]["type"] == "TypeError"
+
+
+def test_example_worker_shows_its_api_key(serve: Serve, work: Callable[..., Worker]) -> None:
+    server = serve(api_keys="shop:produce:key-of-a-shop,worker:work:key-of-a-worker")
+    body = {"kind": "wait", "queue": "waits", "payload": {"seconds": 0}}
+    shop = {"Authorization": "Bearer key-of-a-shop"}
+    job = httpx.post(f"{server.url}/v1/jobs", json=body, headers=shop).raise_for_status().json()
+    worker = work(server, "waits", api_key="key-of-a-worker")
+    assert worker.next_line() == f"{job['id']} succeeded"
 
 
 def test_example_worker_stops_when_its_lease_is_lost(serve: Serve, work: Callable[..., Worker]) -> None:
