@@ -197,7 +197,9 @@ async def within_bounds(answer: Awaitable[Response], *, wait_seconds: float = 0.
         async with asyncio.timeout(wait_seconds + ANSWER_SECONDS):
             return await answer
     except TimeoutError as error:
-        raise Unavailable("The database gave no answer in time; whether the call was done is unknown.") from error
+        raise Unavailable(
+            "The database gave no answer in time; whether the call was done is unknown."
+        ) from error
 
 
 async def gone(request: Request) -> None:
