@@ -14,6 +14,7 @@ from app.api.service import make_service
 from app.background.listener import Listener
 from app.background.loops import Loops
 from app.domain.caller import Caller
+from app.deadlines import DEADLINES, Deadlines
 from app.domain.retention import Retention
 from app.operations.context import Context
 from app.operations.expire import expire_leases
@@ -34,7 +35,13 @@ with everything they do. A worker that has lost its lease is refused everywhere.
 """
 
 
-def create_app(settings: Settings, *, database_url: str, max_coalesced_items: int = 500) -> FastAPI:
+def create_app(
+    settings: Settings,
+    *,
+    database_url: str,
+    max_coalesced_items: int = 500,
+    deadlines: Deadlines = DEADLINES,
+) -> FastAPI:
     """Return the application; its lifespan opens the pool and starts the background loops.
 
     The schema must be at its head. ``max_coalesced_items`` 1 turns coalescing off.
@@ -51,7 +58,7 @@ def create_app(settings: Settings, *, database_url: str, max_coalesced_items: in
             await loops.start(context, polls, listener)
             app.state.service = make_service(
                 context,
-                limits=_limits(settings),
+                limits=_limits(settings, body_seconds=deadlines.body_seconds),
                 polls=polls,
                 finishes=loops.finishes,
                 clock=loops.clock,
@@ -67,6 +74,7 @@ def create_app(settings: Settings, *, database_url: str, max_coalesced_items: in
             await database.close()
 
     app = describe_app(lifespan=lifespan)
+    app.state.deadlines = deadlines
     if settings.api_keys:
         app.add_middleware(Authentication, keyring=_keyring(settings), open_paths=_open_paths())
     # Around everything else, so that every answer has its request id.
@@ -134,7 +142,7 @@ def _retention(settings: Settings) -> Retention:
     )
 
 
-def _limits(settings: Settings) -> Limits:
+def _limits(settings: Settings, *, body_seconds: float) -> Limits:
     return Limits(
         max_payload_bytes=settings.max_payload_bytes,
         max_result_bytes=settings.max_result_bytes,
@@ -143,4 +151,5 @@ def _limits(settings: Settings) -> Limits:
         max_body_bytes=settings.max_body_bytes,
         max_batch_body_bytes=settings.max_batch_body_bytes,
         max_batch_items=settings.max_batch_items,
+        body_seconds=body_seconds,
     )

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -11,10 +12,12 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI
 
+from app.connections import connections_within
+
 _logger = logging.getLogger(__name__)
 
 _BACKLOG = 2048
-_KEEP_ALIVE_SECONDS = 75
+KEEP_ALIVE_SECONDS = 75
 # Parked polls are answered at once; this is for answers that a slow client is still reading. The whole end
 # has to fit into ten seconds, the background loops and the bundled PostgreSQL included.
 _GRACE_SECONDS = 6
@@ -52,11 +55,13 @@ def serve_app(app: FastAPI, listener: socket.socket) -> None:
     """Serve app on listener until SIGTERM or SIGINT comes, then end in order; runs in the main thread.
 
     The first signal answers every parked poll at once, a second one no longer waits for open requests.
+    Clients are held to ``app.state.deadlines``.
     """
+    _raise_descriptor_limit()
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=connections_within(app.state.deadlines),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -64,11 +69,22 @@ def serve_app(app: FastAPI, listener: socket.socket) -> None:
         server_header=False,
         proxy_headers=False,
         backlog=_BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     _Server(config, app).run(sockets=[listener])
     _logger.info("ended")
+
+
+def _raise_descriptor_limit() -> None:
+    """Allow as many connections as the system lets this process have: everybody who waits holds one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        _logger.warning("the limit of open files stays at %d: %s", soft, error)
 
 
 class _Server(uvicorn.Server):

@@ -16,7 +16,7 @@ import asyncio
 import os
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from app.operations.upkeep import make_partitions
 from app.settings import Settings
 from app.store.engine import Connection, Database
 from tests.support.pooler import Pooler
-from tests.support.server import ServerProcess
+from tests.support.server import SERVE, ServerProcess
 from tests.support.signals import RecordedSignals
 
 # Small buffers: dropping a database writes them out. No autovacuum: a worker that looks at the template just
@@ -182,15 +182,16 @@ def serve(
 ) -> Iterator[Callable[..., ServerProcess]]:
     """Start server processes on this test's database; keyword arguments are FENCEPOST_ variables.
 
-    ``serve(reaper_interval_seconds=0.2)``; another database with ``database_url=``. They are ended after
-    the test, each by its own id.
+    ``serve(reaper_interval_seconds=0.2)``; another database with ``database_url=``; another program than
+    the command line with ``program=``. They are ended after the test, each by its own id.
     """
     started: list[ServerProcess] = []
 
-    def start(**variables: object) -> ServerProcess:
+    def start(*, program: Sequence[str] = SERVE, **variables: object) -> ServerProcess:
         process = ServerProcess(
             {"database_url": as_seen(database_url), **variables},
             log_path=tmp_path / f"server{len(started)}.log",
+            program=program,
         )
         started.append(process)
         process.wait_until_ready()

@@ -1,5 +1,6 @@
 """A body's bytes, bounded, as strict JSON."""
 
+import asyncio
 import re
 from typing import TypeVar
 
@@ -21,11 +22,30 @@ class UnsupportedMediaType(FencepostError):
     code = "unsupported_media_type"
 
 
-async def read_body(request: Request, *, max_bytes: int) -> str:
+class RequestTimeout(FencepostError):
+    code = "request_timeout"
+
+
+async def read_body(request: Request, *, max_bytes: int, seconds: float) -> str:
     """Return the body's text, ``{}`` for none at all.
 
-    Raises TooLarge, UnsupportedMediaType, MalformedJson (not UTF-8).
+    Raises TooLarge, RequestTimeout, UnsupportedMediaType, MalformedJson (not UTF-8).
     """
+    try:
+        async with asyncio.timeout(seconds):
+            body = await _receive(request, max_bytes=max_bytes)
+    except TimeoutError as error:
+        raise RequestTimeout(f"The body was not here after {seconds:g} seconds.") from error
+    if not body:
+        return "{}"
+    _check_media_type(request)
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedJson("The body is not UTF-8.") from error
+
+
+async def _receive(request: Request, *, max_bytes: int) -> bytes:
     announced = request.headers.get("content-length")
     if announced is not None and announced.isdecimal() and int(announced) > max_bytes + DRAINED_BYTES:
         raise _too_large(max_bytes)
@@ -40,13 +60,7 @@ async def read_body(request: Request, *, max_bytes: int) -> str:
             chunks.clear()
     if size > max_bytes:
         raise _too_large(max_bytes)
-    if size == 0:
-        return "{}"
-    _check_media_type(request)
-    try:
-        return b"".join(chunks).decode()
-    except UnicodeDecodeError as error:
-        raise MalformedJson("The body is not UTF-8.") from error
+    return b"".join(chunks)
 
 
 def _too_large(max_bytes: int) -> TooLarge:
@@ -54,12 +68,15 @@ def _too_large(max_bytes: int) -> TooLarge:
 
 
 def _check_media_type(request: Request) -> None:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
+    # Of two values one server reads the first and another the last.
+    given = request.headers.getlist("content-type")
+    if len(given) != 1 or given[0].partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaType(
-            "Send the body with Content-Type: application/json (curl: -H 'Content-Type: application/json')."
+            "Send the body with one Content-Type: application/json"
+            " (curl: -H 'Content-Type: application/json')."
         )
-    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+    encodings = request.headers.getlist("content-encoding")
+    if any(encoding.strip().lower() != "identity" for encoding in encodings):
         raise UnsupportedMediaType(
             "Send Content-Type: application/json without a Content-Encoding; encoded bodies are not read."
         )

@@ -66,7 +66,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
             _cause(error),
         )
     response = refusal_response(error, request_id=request.state.request_id)
-    if error.code == "too_large":
+    if error.code in ("too_large", "request_timeout"):
         # The rest of the body may still be on its way.
         response.headers["Connection"] = "close"
     return response

@@ -17,7 +17,7 @@ _REF = "#/components/schemas/{name}"
 
 # What every route can answer besides its own codes.
 _ALWAYS = ("invalid_request", "internal_error")
-_WITH_BODY = ("malformed_json", "too_large", "unsupported_media_type")
+_WITH_BODY = ("malformed_json", "request_timeout", "too_large", "unsupported_media_type")
 # Where any key will do today, a scope of a later version may be one that does not.
 _WITH_KEY = ("unauthorized", "forbidden")
 

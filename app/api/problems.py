@@ -28,6 +28,9 @@ PROBLEMS: dict[str, Problem] = {
     "not_found": Problem(404, "Not found", "There is no such route."),
     "job_not_found": Problem(404, "Job not found", "No job has this id, or its retention is over."),
     "method_not_allowed": Problem(405, "Method not allowed", "The route exists, but not for this method."),
+    "request_timeout": Problem(
+        408, "Request timeout", "The body did not arrive in time. Nothing was changed; send the call again."
+    ),
     "lease_lost": Problem(
         409,
         "Lease lost",

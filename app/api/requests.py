@@ -21,7 +21,7 @@ from app.operations.settle import Closing, Completing
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes of JSON text as it was sent, and items a call."""
+    """Bytes of JSON text as it was sent, items a call, and the seconds in which a whole body has to come."""
 
     max_payload_bytes: int
     max_result_bytes: int
@@ -30,6 +30,7 @@ class Limits:
     max_body_bytes: int
     max_batch_body_bytes: int
     max_batch_items: int
+    body_seconds: float
 
 
 def opaque_text(value: Raw | UnsetType, *, max_bytes: int, pointer: str) -> str | None:

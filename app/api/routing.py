@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -68,7 +69,9 @@ class Body(Generic[B]):
         limits = service.limits
         is_list = self.list_member is not None
         text = await bodies.read_body(
-            request, max_bytes=limits.max_batch_body_bytes if is_list else limits.max_body_bytes
+            request,
+            max_bytes=limits.max_batch_body_bytes if is_list else limits.max_body_bytes,
+            seconds=limits.body_seconds,
         )
         if self.is_report:
             return bodies.decode_report(text, self.decoder)
@@ -109,7 +112,7 @@ class Routes:
             async def handle(request: Request) -> Response:
                 service: Service = request.app.state.service
                 _check(request, endpoint)
-                # A large body on a slow line takes its time; only what comes after it is bounded.
+                # A large body on a slow line has a time of its own; the answer's begins after it.
                 asked = await reader.read(request, service)
                 return await _bounded(endpoint, handler(request, service, asked))
 
@@ -179,6 +182,9 @@ def _direct(handle: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
 
 
 def _check(request: Request, endpoint: Endpoint) -> Query:
+    # Once decoded it would part the path like any other slash; before that, it reads as part of a name.
+    if b"%2f" in request.scope["raw_path"].lower():
+        raise HTTPException(404)
     if endpoint.scopes is not None:
         require_scope(request, endpoint.scopes)
     query = read_query(request, allowed=endpoint.query)

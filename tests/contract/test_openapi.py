@@ -69,7 +69,7 @@ def test_every_code_is_documented_where_it_can_occur() -> None:
     for operation in operations():
         of = {
             status: set(operation.codes(status))
-            for status in (400, 401, 403, 404, 409, 413, 415, 422, 500, 503)
+            for status in (400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 503)
         }
         is_list = operation.name in ("list_jobs", "list_attempts")
         reads_database = operation.name not in ("get_liveness", "get_problem")
@@ -81,6 +81,7 @@ def test_every_code_is_documented_where_it_can_occur() -> None:
         unknown = "job_not_found" if "{job_id}" in operation.path else "not_found"
         assert of[404] == ({unknown} if "{" in operation.path else set()), operation.name
         assert of[409] == conflicts.get(operation.name, set()), operation.name
+        assert of[408] == ({"request_timeout"} if operation.has_body else set())
         assert of[413] == ({"too_large"} if operation.has_body else set())
         assert of[415] == ({"unsupported_media_type"} if operation.has_body else set())
         takes_keys = operation.name in ("submit_job", "submit_batch")

@@ -13,8 +13,11 @@ from app import settings
 from app.api import answers, schemas
 from app.api.problems import PROBLEMS
 from app.cli import main as cli
+from app.connections import MAX_HEAD_BYTES
+from app.deadlines import DEADLINES
 from app.domain.caller import Scope, Scopes
 from app.main import ROUTES, describe_app
+from app.serving import KEEP_ALIVE_SECONDS
 from tests.docs.documents import PAGES, PROTOCOL, README, read, rows, section
 
 PROTOCOL_TEXT = read(PROTOCOL)
@@ -279,3 +282,20 @@ def test_every_command_stands_in_the_readme_with_its_options_and_no_other() -> N
         }
         for name, command in COMMANDS.items()
     }
+
+
+def test_deadlines_stand_in_the_protocol() -> None:
+    documented = [
+        numbers(cells[1])
+        for cells in rows(section(PROTOCOL_TEXT, "## Limits"))
+        if "the connection is closed" in cells[2]
+    ]
+    late_body_seconds = DEADLINES.body_seconds + DEADLINES.grace_seconds
+    assert documented == [
+        {DEADLINES.head_seconds},
+        {DEADLINES.body_seconds},
+        {late_body_seconds},
+        {DEADLINES.unread_seconds},
+        {float(KEEP_ALIVE_SECONDS)},
+    ]
+    assert f"{MAX_HEAD_BYTES:,} bytes" in section(PROTOCOL_TEXT, "## HTTP")

@@ -6,13 +6,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
 
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
+SERVE = ("-m", "app", "serve")
 
 
 def free_port() -> int:
@@ -26,10 +27,12 @@ class ServerProcess:
     """``python -m app serve`` with the given settings, its log in a file.
 
     ``variables`` are FENCEPOST_ variables by their lower-case names without the prefix; the port is a
-    free one unless it is given.
+    free one unless it is given. ``program`` are other arguments for Python.
     """
 
-    def __init__(self, variables: Mapping[str, object], *, log_path: Path) -> None:
+    def __init__(
+        self, variables: Mapping[str, object], *, log_path: Path, program: Sequence[str] = SERVE
+    ) -> None:
         self.port = int(str(variables.get("port", free_port())))
         self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = log_path
@@ -37,7 +40,7 @@ class ServerProcess:
         own = {f"FENCEPOST_{name.upper()}": str(value) for name, value in variables.items()}
         with log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "app", "serve"],
+                [sys.executable, *program],
                 env=inherited | own | {"FENCEPOST_PORT": str(self.port)},
                 stdout=log,
                 stderr=log,

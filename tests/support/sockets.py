@@ -7,10 +7,16 @@ from typing import Self
 
 
 class RawConnection:
-    """One connection to a server on this machine; reads whole answers, never past their end."""
+    """One connection to a server on this machine; reads whole answers, and keeps what came beyond."""
 
-    def __init__(self, port: int, *, timeout_seconds: float = 20) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_seconds)
+    def __init__(
+        self, port: int, *, timeout_seconds: float = 20, receive_buffer_bytes: int | None = None
+    ) -> None:
+        self._socket = socket.socket()
+        if receive_buffer_bytes is not None:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        self._socket.settimeout(timeout_seconds)
+        self._socket.connect(("127.0.0.1", port))
         self._unread = b""
 
     def __enter__(self) -> Self:
@@ -43,6 +49,39 @@ class RawConnection:
             self._fill()
         body, self._unread = self._unread[:length], self._unread[length:]
         return status, headers, body
+
+    def read_to_end(self) -> bytes:
+        """Return what comes until the server closes the connection."""
+        try:
+            while True:
+                self._fill()
+        except ConnectionError:
+            data, self._unread = self._unread, b""
+            return data
+
+    def read_bytes(self, count: int) -> bytes:
+        """Return so many bytes, or what came before the server closed the connection."""
+        try:
+            while len(self._unread) < count:
+                self._fill()
+        except ConnectionError:
+            pass
+        data, self._unread = self._unread[:count], self._unread[count:]
+        return data
+
+    def has_ended(self) -> bool:
+        """Tell whether the server has closed the connection, without waiting; what came is kept."""
+        timeout = self._socket.gettimeout()
+        self._socket.settimeout(0)
+        try:
+            self._fill()
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+        finally:
+            self._socket.settimeout(timeout)
+        return False
 
     @property
     def unread(self) -> bytes:
