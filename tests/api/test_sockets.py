@@ -146,3 +146,18 @@ def test_dots_and_encodings_in_a_path_reach_no_other_route(server: ServerProcess
             status, headers, body = connection.read_answer()
             assert status == 404, path
             assert json.loads(body)["request_id"] == headers["x-request-id"]
+
+
+def test_server_takes_all_the_open_files_that_the_system_lets_it_have(
+    serve: Callable[..., ServerProcess],
+) -> None:
+    few = (
+        "import resource, runpy;"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1];"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard));"
+        "runpy.run_module('app', run_name='__main__')"
+    )
+    server = serve(program=("-c", few, "serve"))
+    # psutil has it on Linux alone.
+    soft, hard = psutil.Process(server.process.pid).rlimit(psutil.RLIMIT_NOFILE)
+    assert soft == hard > 200
