@@ -13,8 +13,8 @@ from app.api.requests import Limits
 from app.api.service import make_service
 from app.background.listener import Listener
 from app.background.loops import Loops
-from app.domain.caller import Caller
 from app.deadlines import DEADLINES, Deadlines
+from app.domain.caller import Caller
 from app.domain.retention import Retention
 from app.operations.context import Context
 from app.operations.expire import expire_leases
