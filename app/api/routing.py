@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -84,6 +85,15 @@ def body(struct: type[B], *, list_member: str | None = None, is_report: bool = F
     return Body(struct, msgspec.json.Decoder(struct), list_member, is_report)
 
 
+class _JobIdConvertor(StringConvertor):
+    """Any step of a path but the one that is a route of its own: PATCH /v1/jobs/batch is 405, not a job."""
+
+    regex = "(?!batch$)[^/]+"
+
+
+register_url_convertor("job_id", _JobIdConvertor())
+
+
 class Routes:
     """Collects the routes of one module; ``install`` puts them into an application."""
 
@@ -133,8 +143,9 @@ class Routes:
         self, endpoint: Endpoint, handle: Callable[[Request], Awaitable[Response]], *, body_type: type | None
     ) -> None:
         self.endpoints.append(endpoint)
+        path = endpoint.path.replace("{job_id}", "{job_id:job_id}")
         self._router.add_api_route(
-            endpoint.path,
+            path,
             handle,
             methods=[endpoint.method],
             operation_id=endpoint.operation_id,
@@ -162,7 +173,7 @@ class Routes:
         if endpoint.method == "GET":
             # Probes and load balancers ask with HEAD; the server leaves the body out.
             self._router.add_api_route(
-                endpoint.path, handle, methods=["HEAD"], response_class=Response, include_in_schema=False
+                path, handle, methods=["HEAD"], response_class=Response, include_in_schema=False
             )
 
 

@@ -118,6 +118,20 @@ async def test_every_route_answers_405_in_the_one_shape(client: httpx.AsyncClien
             assert answer.headers["allow"]
 
 
+async def test_every_route_refuses_the_methods_that_the_document_does_not_give_it(
+    client: httpx.AsyncClient,
+) -> None:
+    methods: dict[str, set[str]] = {}
+    for operation in operations():
+        methods.setdefault(operation.address, set()).add(operation.method)
+    for address, documented in methods.items():
+        allowed = documented | ({"HEAD"} if "GET" in documented else set())
+        for method in {"GET", "POST", "PATCH", "PUT", "DELETE"} - allowed:
+            answer = await client.request(method, address, json={})
+            refused(answer, 405, "method_not_allowed")
+            assert answer.headers["allow"] == ", ".join(sorted(allowed))
+
+
 async def test_every_route_answers_500_in_the_one_shape(
     client: httpx.AsyncClient,
     database_url: str,
