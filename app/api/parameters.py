@@ -14,7 +14,8 @@ from app.domain.json_tree import escape
 
 _JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _WHOLE = re.compile(r"[0-9]{1,9}")
-_DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+# As JSON writes a number; enough digits for every double, and no more to read than that.
+_DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,3})?")
 _PRINTABLE = re.compile(r"[ -~]{1,255}")
 _QUOTED_KEY = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')
 _TRACE_HEADER = re.compile(r"[ -~]{1,512}")

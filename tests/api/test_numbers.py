@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from tests.support.api import invalid, post_text, read, run_job, submit
+from tests.support.api import UNKNOWN_ID, invalid, post_text, read, refused, run_job, submit
 
 WRONG_TYPES = ["true", "false", '"5"', "[]", "{}", '"NaN"']
 BEYOND_ALL = ["1e400", "-1e400", "1" + "0" * 30, "-" + "1" + "0" * 30, "9223372036854775808", "1e30"]
@@ -150,10 +150,19 @@ async def test_limit_of_a_list_is_strict(client: httpx.AsyncClient, text: str) -
     invalid(await client.get(f"/v1/jobs/{job['id']}/attempts", params={"limit": text}), "limit")
 
 
-@pytest.mark.parametrize("text", ["-1", "30.1", "31", "abc", "", "1e1", "NaN", "inf", "1" + "0" * 30])
+@pytest.mark.parametrize("text", ["-1", "30.1", "31", "abc", "", "1e999", "NaN", "inf", "1" + "0" * 30])
 async def test_wait_seconds_of_a_read_is_strict(client: httpx.AsyncClient, text: str) -> None:
     job = await submit(client)
     invalid(await client.get(f"/v1/jobs/{job['id']}", params={"wait_seconds": text}), "wait_seconds")
+
+
+@pytest.mark.parametrize("text", ["0", "2.5", "20.497867729311370", "1e1", "5E-1", "1.5e-200"])
+async def test_wait_seconds_of_a_read_takes_every_spelling_of_a_number(
+    client: httpx.AsyncClient, text: str
+) -> None:
+    # Of an unknown job: nothing is waited for.
+    answer = await client.get(f"/v1/jobs/{UNKNOWN_ID}", params={"wait_seconds": text})
+    refused(answer, 404, "job_not_found")
 
 
 async def test_booleans_are_strict(client: httpx.AsyncClient) -> None:
