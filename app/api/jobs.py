@@ -12,6 +12,7 @@ from starlette.responses import Response
 from app.api import answers, requests, schemas
 from app.api.callers import ANY_KEY, caller_of
 from app.api.cursors import read_cursor, write_cursor
+from app.api.openapi import schema_of
 from app.api.parameters import (
     idempotency_key_of,
     in_calendar,
@@ -42,7 +43,7 @@ routes = Routes()
 
 _PAGE_QUERY: dict[str, dict[str, Any]] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": DEFAULT_PAGE},
-    "cursor": {"type": "string"},
+    "cursor": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$", "description": "next_cursor of a page"},
 }
 _CHANGE = {Scope.PRODUCE, Scope.OPERATE}
 _SEEN_ERRORS = ("job_not_found", "unavailable")
@@ -151,12 +152,13 @@ async def _read_when_finished(
         scopes=ANY_KEY,
         query={
             "state": {"enum": [state.value for state in JobState]},
-            "queue": {"type": "string"},
-            "kind": {"type": "string"},
-            "parent_id": {"type": "string", "format": "uuid"},
-            "created_after": {"type": "string", "format": "date-time"},
-            "created_before": {"type": "string", "format": "date-time"},
-            "include": {"type": "string", "description": "payload, result or both, with a comma between"},
+            "queue": schema_of(schemas.Name),
+            "kind": schema_of(schemas.Name),
+            "parent_id": schema_of(schemas.JobId),
+            "created_after": schema_of(schemas.Instant),
+            "created_before": schema_of(schemas.Instant),
+            # With a comma between them.
+            "include": {"type": "array", "items": {"enum": [*ALL]}, "minItems": 1, "explode": False},
             **_PAGE_QUERY,
         },
         headers=("Link",),

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api import answers, requests, schemas
+from app.api.openapi import schema_of
 from app.api.parameters import name_of, refused
 from app.api.routing import Endpoint, Query, Routes, answer, body, gone, within_bounds
 from app.api.service import Service
@@ -54,7 +55,7 @@ async def _lease(request: Request, service: Service, asked: schemas.LeaseJobsReq
         (200, answers.HeldLeasesView),
         ("unavailable",),
         scopes={Scope.WORK, Scope.OPERATE},
-        query={"worker_id": {"type": "string", "required": True}},
+        query={"worker_id": schema_of(schemas.Name) | {"required": True}},
     )
 )
 @retried

@@ -31,6 +31,23 @@ _SECURITY_SCHEMES = {
     }
 }
 
+# What a route says of a query parameter beside its schema.
+_PARAMETER_KEYS = ("required", "explode")
+# The bare text, or a quoted string of RFC 8941.
+_IDEMPOTENCY_KEY = {
+    "type": "string",
+    "anyOf": [
+        {"pattern": r"^[!#-~]([ -~]{0,253}[!-~])?$"},
+        {"pattern": r'^"([ !#-\[\]-~]|\\["\\]){1,255}"$', "not": {"pattern": '^" *"$'}},
+    ],
+    "description": "1 to 255 printable ASCII characters, not all blank: the bare text, or quoted (RFC 8941).",
+}
+# No limits: a W3C trace header that says something amiss is ignored, never refused.
+_TRACE = {
+    "type": "string",
+    "description": "W3C trace context for the worker; ignored unless 1 to 512 printable ASCII characters.",
+}
+
 HEADERS = {
     "X-Request-Id": "The caller's, when it is well-formed, else a new one; the log has it too.",
     "Location": "The address of the new job.",
@@ -111,21 +128,20 @@ def extra(
     parameters: list[dict[str, Any]] = []
     if "{job_id}" in path:
         parameters.append(
-            {"name": "job_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
+            {"name": "job_id", "in": "path", "required": True, "schema": schema_of(schemas.JobId)}
         )
     if "{code}" in path:
         parameters.append(
             {"name": "code", "in": "path", "required": True, "schema": {"enum": list(PROBLEMS)}}
         )
     for name, described in query.items():
-        schema = {key: value for key, value in described.items() if key != "required"}
-        is_required = described.get("required", False)
-        parameters.append({"name": name, "in": "query", "required": is_required, "schema": schema})
+        schema = {key: value for key, value in described.items() if key not in _PARAMETER_KEYS}
+        parameter = {"required": False} | {key: described[key] for key in _PARAMETER_KEYS if key in described}
+        parameters.append({"name": name, "in": "query", **parameter, "schema": schema})
     if takes_idempotency_key:
-        parameters.append(_header_parameter("Idempotency-Key", max_length=255))
+        parameters.append(_header_parameter("Idempotency-Key", _IDEMPOTENCY_KEY))
     if takes_trace:
-        parameters.append(_header_parameter("traceparent", max_length=512))
-        parameters.append(_header_parameter("tracestate", max_length=512))
+        parameters += (_header_parameter(name, _TRACE) for name in ("traceparent", "tracestate"))
     found: dict[str, Any] = {"parameters": parameters} if parameters else {}
     if scopes is not None:
         found["security"] = _security(scopes)
@@ -148,9 +164,14 @@ def _security(scopes: Scopes) -> list[dict[str, list[str]]]:
     return [{_KEY_SCHEME: [scope.value]} for scope in Scope if scope in scopes]
 
 
-def _header_parameter(name: str, *, max_length: int) -> dict[str, Any]:
-    schema = {"type": "string", "minLength": 1, "maxLength": max_length}
+def _header_parameter(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "header", "required": False, "schema": schema}
+
+
+def schema_of(type_: Any) -> dict[str, Any]:
+    """Return the schema of a type that is written in place: a parameter's, say."""
+    found: dict[str, Any] = _portable(msgspec.json.schema(type_))
+    return found
 
 
 def _has_required_member(body_type: type) -> bool:
@@ -166,14 +187,17 @@ def _components() -> dict[str, Any]:
     ]
     _, components = msgspec.json.schema_components(types, ref_template=_REF)
     components.pop("Request", None)
+    for schema in components.values():
+        if {"run_at", "delay_seconds"} <= schema["properties"].keys():
+            schema.update(schemas.RUN_AT_OR_DELAY)
     return {name: _portable(schema) for name, schema in sorted(components.items())}
 
 
 def _portable(schema: Any) -> Any:
-    """Take Python's end-of-text idiom out of patterns: in ECMA 262, `$` has no line-break exception."""
+    """Write the end of a text in patterns as ECMA 262 does: there, `$` has no line-break exception."""
     if isinstance(schema, dict):
         return {
-            key: value.replace(r"$(?!\n)", "$") if key == "pattern" else _portable(value)
+            key: value.replace(schemas.END, "$") if key == "pattern" else _portable(value)
             for key, value in schema.items()
         }
     return [_portable(item) for item in schema] if isinstance(schema, list) else schema

@@ -13,13 +13,19 @@ MAX_LEASE_VERSION = 2**53 - 1
 # Opaque JSON; left out means null, but in a heartbeat it means "as it was".
 Opaque = Raw | UnsetType
 
-# `$` alone would let a trailing line break through.
+# Nothing follows; `$` alone would let a trailing line break through.
+END = r"(?![\s\S])"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:-]*" + END
+_JOB_ID = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}" + END
+_STORABLE = r"^[^\x00]*" + END
+_KEY = r"^ *[!-~][ -~]*" + END
+
 Name = Annotated[
     str,
     Meta(
         min_length=1,
         max_length=128,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$(?!\n)",
+        pattern=_NAME,
         description="1 to 128 characters of A-Z a-z 0-9 _ . : -, the first a letter or digit.",
     ),
 ]
@@ -31,26 +37,33 @@ LeaseSeconds = Annotated[float, Meta(ge=1, le=3600)]
 LeaseVersion = Annotated[
     int, Meta(ge=0, le=MAX_LEASE_VERSION, description="The fencing token that the lease call handed out.")
 ]
-JobId = Annotated[
-    str,
+JobId = Annotated[str, Meta(pattern=_JOB_ID, description="A canonical lower-case UUID.")]
+Instant = Annotated[
+    datetime,
     Meta(
-        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)",
-        description="A canonical lower-case UUID.",
+        tz=True,
+        description="RFC 3339 with an offset; the years 1970 to 9999, in UTC.",
+        # The few hours around both ends, where the offset decides, are left to the service.
+        extra_json_schema={"pattern": "^(19[7-9][0-9]|[2-9][0-9]{3})-"},
     ),
 ]
-Instant = Annotated[datetime, Meta(tz=True, description="RFC 3339 with an offset.")]
-Reason = Annotated[str, Meta(max_length=1024, pattern=r"^[^\x00]*$(?!\n)")]
-KeyText = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^ *[!-~][ -~]*$(?!\n)")]
+Reason = Annotated[str, Meta(max_length=1024, pattern=_STORABLE)]
+KeyText = Annotated[str, Meta(min_length=1, max_length=255, pattern=_KEY)]
+# Null means left out, so that only two values contradict each other.
+RUN_AT_OR_DELAY = {
+    "not": {
+        "required": ["run_at", "delay_seconds"],
+        "properties": {"run_at": {"type": "string"}, "delay_seconds": {"type": "number"}},
+    }
+}
 
 
 # What the patterns mean, in words.
 RULES = {
-    r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$(?!\n)": (
-        "1 to 128 characters of A-Z a-z 0-9 _ . : -, the first a letter or digit"
-    ),
-    r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)": "a canonical lower-case UUID",
-    r"^[^\x00]*$(?!\n)": "a text without U+0000 and without a line break at its end",
-    r"^ *[!-~][ -~]*$(?!\n)": "1 to 255 printable ASCII characters, not all blank",
+    _NAME: "1 to 128 characters of A-Z a-z 0-9 _ . : -, the first a letter or digit",
+    _JOB_ID: "a canonical lower-case UUID",
+    _STORABLE: "a text without U+0000",
+    _KEY: "1 to 255 printable ASCII characters, not all blank",
 }
 
 
@@ -127,7 +140,7 @@ class LeaseJobsRequest(Request, kw_only=True, frozen=True):
     max_jobs: Annotated[int, Meta(ge=1, le=1000)] = 1
     wait_seconds: Annotated[float, Meta(ge=0, le=30)] = 0.0
     lease_seconds: LeaseSeconds = 60.0
-    request_id: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\x00]*$(?!\n)")] | None = None
+    request_id: Annotated[str, Meta(min_length=1, max_length=64, pattern=_STORABLE)] | None = None
 
 
 class TokenRequest(Request, kw_only=True, frozen=True):

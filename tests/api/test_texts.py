@@ -79,6 +79,10 @@ async def test_reason_and_message_take_up_to_1024_characters(client: httpx.Async
     assert cancelled.json()["error"]["message"] == longest
 
 
+async def test_reason_may_end_in_a_line_break(client: httpx.AsyncClient) -> None:
+    await tell_ok(client, "release", await run_job(client), reason="first\nsecond\n")
+
+
 async def test_reason_with_nul_or_a_lone_surrogate_is_422(client: httpx.AsyncClient) -> None:
     leased = await run_job(client)
     for escape in ("\\u0000", "\\ud83d", "\\udc00x"):

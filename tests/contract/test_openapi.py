@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from click.testing import CliRunner
@@ -135,6 +136,46 @@ def test_every_schema_of_a_request_refuses_unknown_members_as_the_service_does()
     for name, schema in document()["components"]["schemas"].items():
         if name.endswith(("Request", "Item")):
             assert schema["additionalProperties"] is False, name
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("k", "a b", "a" * 255, '"k"', '"a b"', '" k "', r'"a\"b\\"', '"' + "a" * 255 + '"', 'a"b"'),
+        *("a" * 256, '""', '" "', '"', '"a', '"a"b', r'"a\b"', '"' + "a" * 256 + '"', "caf\u00e9", "a\tb"),
+    ],
+)
+async def test_document_says_which_idempotency_keys_are_accepted(client: httpx.AsyncClient, key: str) -> None:
+    (schema,) = (
+        parameter["schema"]
+        for operation in operations()
+        if operation.name == "submit_job"
+        for parameter in operation.described["parameters"]
+        if parameter["name"] == "Idempotency-Key"
+    )
+    headers = [(b"Idempotency-Key", key.encode("latin-1"))]
+    answer = await client.post("/v1/jobs", json={"kind": "k"}, headers=headers)
+    assert Draft202012Validator(schema).is_valid(key) == (answer.status_code == 201)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        *({}, {"run_at": "2030-01-01T00:00:00Z"}, {"delay_seconds": 1}, {"run_at": None, "delay_seconds": 1}),
+        {"run_at": "2030-01-01T00:00:00Z", "delay_seconds": None},
+        {"run_at": "2030-01-01T00:00:00Z", "delay_seconds": 1},
+        *({"run_at": "1970-01-01T00:00:00Z"}, {"run_at": "9999-12-31T23:59:59Z"}),
+        *({"run_at": "1969-12-31T23:59:59Z"}, {"run_at": "0964-10-09T08:57:10+08:57"}),
+    ],
+    ids=str,
+)
+async def test_document_says_which_times_a_job_may_have(
+    client: httpx.AsyncClient, members: dict[str, Any]
+) -> None:
+    body = {"kind": "k", **members}
+    schema = {"components": document()["components"], "$ref": "#/components/schemas/JobRequest"}
+    answer = await client.post("/v1/jobs", json=body)
+    assert Draft202012Validator(schema).is_valid(body) == (answer.status_code == 201)
 
 
 def test_operation_ids_are_unique() -> None:
