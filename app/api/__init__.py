@@ -19,4 +19,5 @@ handlers    what is raised on the way, as problems
 cursors     where a page ended, bound to its filters
 middleware  request ids, the handler of last resort, API keys at the door
 openapi     the document
+links       what an answer leads to, for the document
 """

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api import answers, requests, schemas
+from app.api.links import to_job
 from app.api.parameters import job_id_of, trace_headers_of
 from app.api.routing import Endpoint, Routes, answer, body
 from app.api.service import Service
@@ -38,6 +39,7 @@ def _holder_call(verb: str, summary: str, example: dict[str, object], view: type
         takes_trace=verb == "complete",
         example={"lease_version": 1} | example,
         headers=("Idempotent-Replayed",) if is_settling else (),
+        links=to_job("get_job", "list_attempts", "redrive_job") if is_settling else (),
     )
 
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from app.api import answers, requests, schemas
 from app.api.callers import ANY_KEY, caller_of
 from app.api.cursors import read_cursor, write_cursor
+from app.api.links import JOB_OPERATIONS, to_job, to_lease, to_next_page
 from app.api.openapi import schema_of
 from app.api.parameters import (
     idempotency_key_of,
@@ -64,6 +65,7 @@ _EXAMPLE_JOB = {"kind": "email.send", "queue": "mail", "payload": {"to": "a@exam
         headers=("Location", "Idempotent-Replayed"),
         example=_EXAMPLE_JOB,
         more_successes={200: "Replay: the idempotency key is known"},
+        links=(*to_job(*JOB_OPERATIONS, "edit_job", "redrive_job"), to_lease(queue_at="/queue")),
     ),
     body(schemas.JobRequest),
 )
@@ -93,6 +95,7 @@ async def submit_job(request: Request, service: Service, asked: schemas.JobReque
         scopes={Scope.PRODUCE},
         takes_trace=True,
         example={"jobs": [_EXAMPLE_JOB | {"idempotency_key": "welcome-17"}]},
+        links=(*to_job(*JOB_OPERATIONS, at="/jobs/0/job/id"), to_lease(queue_at="/jobs/0/job/queue")),
     ),
     body(schemas.BatchRequest, list_member="jobs"),
 )
@@ -116,6 +119,7 @@ async def submit_jobs(request: Request, service: Service, asked: schemas.BatchRe
         scopes=ANY_KEY,
         query={"wait_seconds": {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0}},
         waits=True,
+        links=to_job("list_attempts", "cancel_job"),
     )
 )
 async def get_job(request: Request, service: Service, query: Query) -> Response:
@@ -162,6 +166,7 @@ async def _read_when_finished(
             **_PAGE_QUERY,
         },
         headers=("Link",),
+        links=(to_next_page("list_jobs"), *to_job(*JOB_OPERATIONS, at="/jobs/0/id")),
     )
 )
 async def list_jobs(request: Request, service: Service, query: Query) -> Response:
@@ -233,6 +238,7 @@ def _next_link(request: Request, query: Query, cursor: str | None) -> dict[str, 
         scopes=ANY_KEY,
         query=_PAGE_QUERY,
         headers=("Link",),
+        links=(to_next_page("list_attempts", job_id="$request.path.job_id"),),
     )
 )
 @retried
@@ -263,6 +269,7 @@ async def list_attempts(request: Request, service: Service, query: Query) -> Res
         scopes=_CHANGE,
         example={"reason": "sent twice by mistake"},
         more_successes={202: "Running: its holder is told with the next heartbeat"},
+        links=to_job("get_job", "redrive_job"),
     ),
     body(schemas.CancelRequest),
 )
@@ -281,6 +288,7 @@ async def cancel(request: Request, service: Service, asked: schemas.CancelReques
         (*_SEEN_ERRORS, "not_redrivable"),
         scopes=_CHANGE,
         example={},
+        links=(*to_job(*JOB_OPERATIONS, "edit_job"), to_lease(queue_at="/queue")),
     ),
     body(schemas.RedriveRequest),
 )
@@ -299,6 +307,7 @@ async def redrive(request: Request, service: Service, asked: schemas.RedriveRequ
         (*_SEEN_ERRORS, "not_editable"),
         scopes=_CHANGE,
         example={"priority": -10},
+        links=to_job("get_job", "cancel_job"),
     ),
     body(schemas.EditRequest),
 )

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api import answers, requests, schemas
+from app.api.links import Link, to_holder, to_job
 from app.api.openapi import schema_of
 from app.api.parameters import name_of, refused
 from app.api.routing import Endpoint, Query, Routes, answer, body, gone, within_bounds
@@ -30,6 +31,11 @@ routes = Routes()
         example={"worker_id": "w1", "queues": ["mail"], "wait_seconds": 20, "lease_seconds": 30},
         waits=True,
         headers=("Retry-After",),
+        links=(
+            *to_holder(id_at="/jobs/0/id", version_at="/jobs/0/lease_version"),
+            *to_job("get_job", "cancel_job", at="/jobs/0/id"),
+            Link("list_leases", {"worker_id": "$request.body#/worker_id"}),
+        ),
     ),
     body(schemas.LeaseJobsRequest),
 )
@@ -56,6 +62,7 @@ async def _lease(request: Request, service: Service, asked: schemas.LeaseJobsReq
         ("unavailable",),
         scopes={Scope.WORK, Scope.OPERATE},
         query={"worker_id": schema_of(schemas.Name) | {"required": True}},
+        links=to_holder(id_at="/leases/0/job_id", version_at="/leases/0/lease_version"),
     )
 )
 @retried

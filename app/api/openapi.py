@@ -8,7 +8,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from app.api import answers, schemas
+from app.api import answers, links, schemas
 from app.api.callers import ANY_KEY
 from app.api.problems import MEDIA_TYPE, PROBLEMS
 from app.domain.caller import Scope, Scopes
@@ -74,12 +74,16 @@ def responses(
     headers: Sequence[str],
     body: bool,
     needs_key: bool,
+    leads_to: Sequence[links.Link],
 ) -> dict[int | str, dict[str, Any]]:
     """Return the responses of a route: its success, and for each status the codes it can carry."""
     status, view = success
     found: dict[int | str, dict[str, Any]] = {status: _success("Success", view, headers)}
     for other, description in more.items():
         found[other] = _success(description, view, headers)
+    if leads_to:
+        for success_response in found.values():
+            success_response["links"] = links.described(leads_to)
     codes = dict.fromkeys(
         [*errors, *_ALWAYS, *(_WITH_BODY if body else ()), *(_WITH_KEY if needs_key else ())]
     )
@@ -214,5 +218,6 @@ def document(app: FastAPI) -> dict[str, Any]:
             routes=app.routes,
         )
         made["components"] = {"schemas": _components(), "securitySchemes": _SECURITY_SCHEMES}
+        links.check(made)
         app.openapi_schema = made
     return app.openapi_schema

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import bodies, openapi
 from app.api.callers import require_scope
+from app.api.links import Link
 from app.api.parameters import read_query, refuse_idempotency_key
 from app.api.service import Service
 from app.domain.caller import Scopes
@@ -37,7 +38,7 @@ class Endpoint:
 
     ``success`` is (status, view or None for no body). An API key with any one of ``scopes`` will do; None
     opens the route to reads without a key. ``errors`` are codes of api.problems, ``headers`` names of
-    api.openapi.HEADERS that a success may carry.
+    api.openapi.HEADERS that a success may carry, ``links`` the calls that a success leads to.
     """
 
     method: str
@@ -54,6 +55,7 @@ class Endpoint:
     example: Any = None
     more_successes: Mapping[int, str] = field(default_factory=dict)
     headers: Sequence[str] = ()
+    links: Sequence[Link] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ class Routes:
                 headers=endpoint.headers,
                 body=body_type is not None,
                 needs_key=endpoint.scopes is not None,
+                leads_to=endpoint.links,
             ),
             openapi_extra=openapi.extra(
                 path=endpoint.path,
