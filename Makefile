@@ -7,7 +7,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: serve test check format openapi bench install-dev
+.PHONY: serve test check format openapi bench soak install-dev
 
 # Serves on http://127.0.0.1:8000; `make serve ARGS="--port 9000"` passes options on.
 serve: $(INSTALLED)
@@ -31,6 +31,10 @@ openapi: $(INSTALLED)
 # Measures the service; `make bench ARGS="--rounds 5"` passes options on.
 bench: $(INSTALLED)
 	@exec $(VENV)/bin/python -m benchmarks $(ARGS)
+
+# Loads the service for five minutes; fails when what it takes grows. `make soak ARGS="--minutes 60"` for longer.
+soak: $(INSTALLED_DEV)
+	@exec $(VENV)/bin/python -m benchmarks.soak $(ARGS)
 
 install-dev: $(INSTALLED_DEV)
 

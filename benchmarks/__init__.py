@@ -2,8 +2,12 @@
 
 python -m benchmarks          the table of this service, interleaved rounds, medians
 python -m benchmarks.crash    kill -9 at random moments under load, and the account afterwards
+python -m benchmarks.soak     minutes of steady load; what the service takes has to stay what it was
 
 load       a small keep-alive HTTP client, so that the generator is not what is measured
 target     the service in a process of its own, with coalescing on or off
 measures   one function a measurement
+churn      the load of the soak: producers, workers, polls that are cut
+footprint  what the service takes of the machine and of its database
+flatness   what the soak calls flat
 """

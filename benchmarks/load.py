@@ -16,10 +16,16 @@ class Connection:
     async def open(cls, port: int) -> "Connection":
         return cls(*await asyncio.open_connection("127.0.0.1", port, limit=64 * 1024 * 1024))
 
-    async def call(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """POST a JSON body; return status and answer."""
-        head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-        self._writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    async def call(
+        self, path: str, body: bytes = b"", *, method: str = "POST", key: str | None = None
+    ) -> tuple[int, bytes]:
+        """Send a JSON body, with an idempotency key if need be; return status and answer."""
+        head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\n"
+        if body:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        if key is not None:
+            head += f"Idempotency-Key: {key}\r\n"
+        self._writer.write(f"{head}\r\n".encode() + body)
         answer_head = await self._reader.readuntil(b"\r\n\r\n")
         status = int(answer_head[9:12])
         lowered = answer_head.lower()
