@@ -9,6 +9,7 @@ _PID_FILE = "postmaster.pid"
 _SOCKET_LOCK_FILE = ".s.PGSQL.5432.lock"
 # A server that starts writes its lock files at once; one that is empty for longer never will be written.
 _WRITE_SECONDS = 1.0
+_LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +41,23 @@ def remove_remnants(data_folder: Path, socket_folder: Path) -> None:
     Call only under the lock of the data folder.
     """
     for path in (data_folder / _PID_FILE, socket_folder / _SOCKET_LOCK_FILE):
-        try:
-            age_seconds = time.time() - path.stat().st_mtime
-        except FileNotFoundError:
-            continue
-        lines = _lines(path)
-        pid = int(lines[0]) if lines and lines[0].isdigit() else None
-        if pid is None:
-            is_remnant = age_seconds > _WRITE_SECONDS
-        else:
-            is_remnant = _is_alive(pid) and not _is_postmaster(pid, data_folder)
-        if is_remnant:
+        if _is_remnant(path, data_folder):
             path.unlink(missing_ok=True)
+
+
+def _is_remnant(path: Path, data_folder: Path) -> bool:
+    deadline = time.monotonic() + _WRITE_SECONDS
+    while True:
+        lines = _lines(path)
+        if lines and lines[0].isdigit():
+            pid = int(lines[0])
+            return _is_alive(pid) and not _is_postmaster(pid, data_folder)
+        if not path.exists():
+            return False
+        # Its time stamp says nothing about how long it is empty: the clock may have been set since.
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(_LOOK_SECONDS)
 
 
 def _lines(path: Path) -> list[str]:

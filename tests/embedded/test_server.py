@@ -250,13 +250,16 @@ def test_a_pid_file_whose_number_belongs_to_another_program_does_not_block_the_s
 
 
 @pytest.mark.parametrize("name", ["postgres/postmaster.pid", "run/.s.PGSQL.5432.lock"])
+@pytest.mark.parametrize("clock_went_back_seconds", [0, 600])
 def test_an_empty_lock_file_of_a_server_killed_in_its_start_does_not_block_the_next(
-    server: BundledServer, data_dir: Path, name: str
+    server: BundledServer, data_dir: Path, name: str, clock_went_back_seconds: int
 ) -> None:
     server.start()
     server.stop()
     path = data_dir / "data" / name
     path.touch()
+    written_at = path.stat().st_mtime + clock_went_back_seconds
+    os.utime(path, (written_at, written_at))
     shutil.chown(path, path.parent.stat().st_uid)
     assert _ask(server.start(), "SELECT 1") == 1
 
