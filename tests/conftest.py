@@ -16,7 +16,7 @@ import asyncio
 import os
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -182,16 +182,20 @@ def serve(
 ) -> Iterator[Callable[..., ServerProcess]]:
     """Start server processes on this test's database; keyword arguments are FENCEPOST_ variables.
 
-    ``serve(reaper_interval_seconds=0.2)``; another database with ``database_url=``; another program than
-    the command line with ``program=``. They are ended after the test, each by its own id.
+    ``serve(reaper_interval_seconds=0.2)``; another database with ``database_url=``, another program than the
+    command line with ``program=``, more environment with ``environ=``. They are ended after the test, each
+    by its own id.
     """
     started: list[ServerProcess] = []
 
-    def start(*, program: Sequence[str] = SERVE, **variables: object) -> ServerProcess:
+    def start(
+        *, program: Sequence[str] = SERVE, environ: Mapping[str, str] | None = None, **variables: object
+    ) -> ServerProcess:
         process = ServerProcess(
             {"database_url": as_seen(database_url), **variables},
             log_path=tmp_path / f"server{len(started)}.log",
             program=program,
+            environ=environ,
         )
         started.append(process)
         process.wait_until_ready()

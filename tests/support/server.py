@@ -27,11 +27,17 @@ class ServerProcess:
     """``python -m app serve`` with the given settings, its log in a file.
 
     ``variables`` are FENCEPOST_ variables by their lower-case names without the prefix; the port is a
-    free one unless it is given. ``program`` are other arguments for Python.
+    free one unless it is given. ``program`` are other arguments for Python, ``environ`` goes on top of the
+    environment that is passed on.
     """
 
     def __init__(
-        self, variables: Mapping[str, object], *, log_path: Path, program: Sequence[str] = SERVE
+        self,
+        variables: Mapping[str, object],
+        *,
+        log_path: Path,
+        program: Sequence[str] = SERVE,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.port = int(str(variables.get("port", free_port())))
         self.url = f"http://127.0.0.1:{self.port}"
@@ -41,7 +47,7 @@ class ServerProcess:
         with log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *program],
-                env=inherited | own | {"FENCEPOST_PORT": str(self.port)},
+                env=inherited | own | {"FENCEPOST_PORT": str(self.port)} | dict(environ or {}),
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
