@@ -20,7 +20,7 @@ from tests.support.server import ServerProcess
 from tests.support.standing_rules import Caller, Json, Seen, check, until
 
 ANSWER_SECONDS = 5.0
-OUTAGE_SECONDS = 4.0
+OUTAGE_SECONDS = 10.0
 RECOVERY_SECONDS = 15.0
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
@@ -122,8 +122,8 @@ async def test_the_service_outlasts_an_outage_of_its_database(
 ) -> None:
     """BO-44: the service is not touched."""
     vanished = await caller.submit(queue="a")
-    await caller.lease_one(queues=["a"], lease_seconds=2)
-    delayed = await caller.submit(queue="b", delay_seconds=4)
+    await caller.lease_one(queues=["a"], lease_seconds=5)
+    delayed = await caller.submit(queue="b", delay_seconds=10)
     held = await caller.submit(queue="held")
     lease = await caller.lease_one(queues=["held"], lease_seconds=300)
     parked = asyncio.create_task(caller.lease_one(queues=["c"], wait_seconds=30))

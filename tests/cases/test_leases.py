@@ -108,8 +108,11 @@ async def test_the_reaper_never_writes_over_a_finished_job(start: Start) -> None
         assert (job["state"], job["attempt"]) == ("succeeded", granted[job["id"]])
         assert job["lease_version"] == accepted[job["id"]][0] == granted[job["id"]]
     for job_id in {job_id for job_id, _ in refused}:
-        outcomes = [attempt["outcome"] for attempt in await caller.attempts(job_id)]
+        attempts = await caller.attempts(job_id)
+        outcomes = [attempt["outcome"] for attempt in attempts]
         assert outcomes == ["lease_expired"] * (granted[job_id] - 1) + ["succeeded"]
+        ended_at = [attempt["ended_at"] for attempt in attempts]
+        assert max(ended_at) == ended_at[-1], "a lease expired after the job had finished"
 
 
 @pytest.mark.slow

@@ -61,19 +61,65 @@ async def test_sigterm_answers_parked_polls_and_loses_no_grant(start: Start) -> 
 
 @pytest.mark.slow
 async def test_a_restart_takes_no_live_lease_for_an_orphan(start: Start) -> None:
-    """BO-09."""
-    first, second = start(), start()
-    job = await first.submit()
-    lease = await first.lease_one(worker_id="a", lease_seconds=60)
-    rival = asyncio.create_task(second.lease(worker_id="b", wait_seconds=3))
-    first.server.kill()
-    third = start()
-    third.server.end()
-    fourth = start()
-    assert (await fourth.say("heartbeat", lease)).status_code == 200
-    assert await rival == []
-    assert (await fourth.complete(lease))["attempt"] == 1
-    assert [a["outcome"] for a in await fourth.attempts(job["id"])] == ["succeeded"]
+    """BO-09: the service comes back on its old port, so nothing but its memory is new."""
+    service = start(reaper_interval_seconds=0.1)
+    port = service.server.port
+    job = await service.submit()
+    lease = await service.lease_one(worker_id="a", lease_seconds=60)
+    rival = _Rival()
+    rival.callers.append(service)
+    polling = asyncio.create_task(rival.poll_all_the_time())
+    await rival.polls_again()
+
+    service.server.kill()
+    # In a thread, so that the rival polls while it starts.
+    service = await asyncio.to_thread(start, port=port, reaper_interval_seconds=0.1)
+    # The first caller reaches it as well: it is the same address.
+    await rival.polls_again()
+    replica = await asyncio.to_thread(start, reaper_interval_seconds=0.1)
+    rival.callers.append(replica)
+    await rival.polls_again()
+    await asyncio.to_thread(replica.server.end)
+    await rival.polls_again()
+
+    assert (await service.say("heartbeat", lease)).status_code == 200
+    await rival.polls_again()
+    assert (await service.complete(lease))["attempt"] == 1
+    rival.is_over = True
+    await polling
+    assert rival.granted == []
+    assert [a["outcome"] for a in await service.attempts(job["id"])] == ["succeeded"]
+
+
+class _Rival:
+    """A second worker, which polls every replica it knows in turn; the dead ones are no answer."""
+
+    def __init__(self) -> None:
+        self.callers: list[Caller] = []
+        self.granted: list[Json] = []
+        self.is_over = False
+        self._answered: dict[Caller, int] = {}
+
+    async def poll_all_the_time(self) -> None:
+        while not self.is_over:
+            for caller in list(self.callers):
+                with suppress(httpx.TransportError):
+                    self.granted += await caller.lease(worker_id="b", wait_seconds=0.2)
+                    self._answered[caller] = self._answered.get(caller, 0) + 1
+            await asyncio.sleep(0.01)
+
+    async def polls_again(self) -> None:
+        """Return when every replica that runs has answered some more polls."""
+        goals = {
+            caller: self._answered.get(caller, 0) + 3
+            for caller in self.callers
+            if caller.server.process.poll() is None or caller is self.callers[0]
+        }
+
+        async def are_answered() -> bool:
+            return all(self._answered.get(caller, 0) >= goal for caller, goal in goals.items())
+
+        await until(are_answered)
 
 
 @pytest.fixture(name="serve_bundled")
@@ -107,6 +153,7 @@ async def test_a_killed_service_starts_again_with_everything_it_promised(
                 job = await caller.submit(queue="held")
                 lease = await caller.lease_one(queues=["held"], lease_seconds=300)
             assert (await caller.say("verify", lease)).status_code == 204
+            assert await caller.lease(worker_id="rival", queues=["held"]) == []
             producers = [asyncio.create_task(_produce(caller)) for _ in range(4)]
             await asyncio.sleep(0.3)
             server.kill()
