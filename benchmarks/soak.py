@@ -36,9 +36,9 @@ from benchmarks.churn import Client, Log, idle, produce, work
 from benchmarks.flatness import Row, Window, compare, table
 from benchmarks.footprint import Footprint, Gauges
 
-# So many that a slow answer costs the rate nothing.
+# So many that slow answers cost the rate nothing, and leave no work behind.
 PRODUCERS = 12
-WORKERS = 8
+WORKERS = 32
 IDLERS = 10
 KEY_SECONDS = 10
 LOOK_SECONDS = 1.0
