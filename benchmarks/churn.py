@@ -37,7 +37,7 @@ class Log:
     calls: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
     submitted: list[float] = field(default_factory=list)
-    leases_lost: int = 0
+    conflicts: int = 0
 
     def note(self, name: str, began_at: float) -> None:
         now = time.monotonic()
@@ -78,7 +78,7 @@ class Client:
             self._log.faults[f"{name}: {status} {answer[:200].decode(errors='replace')}"] += 1
             return {}
         if status == 409:
-            self._log.leases_lost += 1
+            self._log.conflicts += 1
         found: Json = json.loads(answer) if answer else {}
         return found
 

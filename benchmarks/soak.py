@@ -64,36 +64,29 @@ class Report:
         return [f"not flat: {row.name}" for row in self.rows if not row.is_flat] + self.faults
 
 
-class WindowReader:
-    """Looks again and again from its begin to its end."""
-
-    def __init__(self, footprint: Footprint, log: Log) -> None:
-        self._footprint = footprint
-        self._log = log
-
-    async def read(self, *, seconds: float) -> Window:
-        began_at = time.monotonic()
-        before = self._footprint.read_updates()
-        greatest: Gauges = {}
-        while time.monotonic() < began_at + seconds:
-            # In a thread: the load goes on meanwhile.
-            now = await asyncio.to_thread(self._footprint.read)
-            greatest = {key: max(greatest.get(key, 0), now[key]) for key in now}
-            await asyncio.sleep(LOOK_SECONDS)
-        after = self._footprint.read_updates()
-        ended_at = time.monotonic()
-        updates = after.total - before.total
-        return Window(
-            gauges=greatest,
-            calls={
-                name: [spent for at, spent in calls if began_at <= at <= ended_at]
-                for name, calls in self._log.calls.items()
-            },
-            hot_ratio=(after.hot - before.hot) / updates if updates else None,
-            jobs_a_second=sum(began_at <= at <= ended_at for at in self._log.submitted)
-            / (ended_at - began_at),
-            grown=self._footprint.read_grown(),
-        )
+async def read_window(footprint: Footprint, log: Log, *, seconds: float) -> Window:
+    """Look again and again for so long."""
+    began_at = time.monotonic()
+    before = footprint.read_updates()
+    greatest: Gauges = {}
+    while time.monotonic() < began_at + seconds:
+        # In a thread: the load goes on meanwhile.
+        now = await asyncio.to_thread(footprint.read)
+        greatest |= {key: max(greatest.get(key, 0), value) for key, value in now.items()}
+        await asyncio.sleep(LOOK_SECONDS)
+    after = footprint.read_updates()
+    ended_at = time.monotonic()
+    updates = after.total - before.total
+    return Window(
+        gauges=greatest,
+        calls={
+            name: [spent for at, spent in calls if began_at <= at <= ended_at]
+            for name, calls in log.calls.items()
+        },
+        hot_ratio=(after.hot - before.hot) / updates if updates else None,
+        jobs_a_second=sum(began_at <= at <= ended_at for at in log.submitted) / (ended_at - began_at),
+        grown=footprint.read_grown(),
+    )
 
 
 @contextmanager
@@ -143,7 +136,7 @@ async def run(folder: Path, *, seconds: float, calls_a_second: float, processes:
     if process.returncode != 0:
         faults.append(f"the service ended with {process.returncode}")
     calls = sum(map(len, log.calls.values()))
-    summary = f"{len(log.submitted):,} jobs, {calls:,} calls, {log.leases_lost:,} of them 409"
+    summary = f"{len(log.submitted):,} jobs, {calls:,} calls, {log.conflicts:,} of them 409"
     return Report(compare(first, last), faults, summary)
 
 
@@ -166,11 +159,10 @@ async def _load(
     others += [
         asyncio.create_task(idle(port, log, name=str(number), until=until)) for number in range(IDLERS)
     ]
-    reader = WindowReader(footprint, log)
     await asyncio.sleep(seconds * WARM_UP_SHARE)
-    first = await reader.read(seconds=seconds * WINDOW_SHARE)
+    first = await read_window(footprint, log, seconds=seconds * WINDOW_SHARE)
     await asyncio.sleep(max(until - seconds * WINDOW_SHARE - time.monotonic(), 0))
-    last = await reader.read(seconds=max(until - time.monotonic(), LOOK_SECONDS))
+    last = await read_window(footprint, log, seconds=max(until - time.monotonic(), LOOK_SECONDS))
     await asyncio.gather(*others)
     left = await _drained(footprint)
     is_over.set()
