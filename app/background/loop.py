@@ -5,7 +5,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 
 from app.domain.errors import Unavailable
 
@@ -18,16 +18,23 @@ MAX_BACKOFF_SECONDS = 3.0
 class Loop:
     """Runs ``one_pass`` until stopped; the pass returns the seconds until its next turn.
 
-    ``silence_seconds`` is how long it may go without a success and still count as alive.
+    ``silence_seconds`` is how long it may go without a success and still count as alive; ``clock`` tells
+    when it succeeded last, for a person.
     """
 
     def __init__(
-        self, name: str, one_pass: Callable[[], Awaitable[float]], *, silence_seconds: float
+        self,
+        name: str,
+        one_pass: Callable[[], Awaitable[float]],
+        *,
+        silence_seconds: float,
+        clock: Callable[[], datetime],
     ) -> None:
         self.name = name
         self.silence_seconds = silence_seconds
         self.last_success_at: datetime | None = None
         self._one_pass = one_pass
+        self._clock = clock
         self._succeeded_at = time.monotonic()
         self._wake = asyncio.Event()
         self._wake_by = float("inf")
@@ -73,7 +80,7 @@ class Loop:
             log.warning("loop %s works again; it failed %d times", self.name, self._failures)
         self._failures = 0
         self._succeeded_at = time.monotonic()
-        self.last_success_at = datetime.now(UTC)
+        self.last_success_at = self._clock()
         return pause_seconds
 
     def _failed(self, error: Exception) -> float:

@@ -1,7 +1,7 @@
 """Which passes run, and how often. Every replica runs all of them; they take turns by row locks."""
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 from app.background.listener import Listener
@@ -11,7 +11,7 @@ from app.operations.expire import expire_leases
 from app.operations.finishes import Finishes
 from app.operations.polls import Polls
 from app.operations.server_clock import ServerClock
-from app.operations.upkeep import KeyWalk, forget_keys, make_partitions, promote_jobs, prune
+from app.operations.upkeep import KeyWalk, forget_keys, make_partitions, promote_jobs, prune, read_now
 from app.operations.wakeups import Wakeups
 
 # Another replica may schedule a job that is due sooner than all that this one knows of.
@@ -29,7 +29,8 @@ class Loops:
         self._reaper_interval_seconds = reaper_interval_seconds
         self.wakeups = Wakeups()
         self.finishes = Finishes()
-        self.clock = ServerClock()
+        # Made by start, which asks the database first.
+        self.clock: ServerClock
         self.loops: list[Loop] = []
         self._promoter: Loop | None = None
         self._key_walk = KeyWalk()
@@ -45,28 +46,33 @@ class Loops:
         self.finishes.jobs_finished(job_ids)
 
     async def start(self, context: Context, polls: Polls, listener: Listener) -> None:
-        """Make the partitions that the first verb will need, then start every loop."""
+        """Make the partitions that the first verb will need, read the clock, then start every loop."""
         self.wakeups.attach(polls)
         await make_partitions(context)
+        self.clock = ServerClock(await read_now(context))
         silence = SILENCE_SECONDS + self._reaper_interval_seconds
-        self._promoter = Loop("promoter", partial(self._promote, context), silence_seconds=SILENCE_SECONDS)
+
+        def loop(name: str, one_pass: Callable[[], Awaitable[float]], *, silence_seconds: float) -> Loop:
+            return Loop(name, one_pass, silence_seconds=silence_seconds, clock=self.clock.now)
+
+        self._promoter = loop("promoter", partial(self._promote, context), silence_seconds=SILENCE_SECONDS)
         self.loops = [
-            Loop("reaper", partial(self._reap, context), silence_seconds=silence),
+            loop("reaper", partial(self._reap, context), silence_seconds=silence),
             self._promoter,
-            Loop(
+            loop(
                 "pruner",
                 partial(self._prune, context),
                 silence_seconds=PRUNER_PAUSE_SECONDS + SILENCE_SECONDS,
             ),
-            Loop("fallback", polls.fallback, silence_seconds=SILENCE_SECONDS),
-            Loop("finishes", partial(self.finishes.look, context), silence_seconds=SILENCE_SECONDS),
-            Loop("announcer", self._announce, silence_seconds=SILENCE_SECONDS),
+            loop("fallback", polls.fallback, silence_seconds=SILENCE_SECONDS),
+            loop("finishes", partial(self.finishes.look, context), silence_seconds=SILENCE_SECONDS),
+            loop("announcer", self._announce, silence_seconds=SILENCE_SECONDS),
             # These two wait for what may never come; their silence is no sign.
-            Loop("notifier", partial(self._notify, context), silence_seconds=float("inf")),
-            Loop("listener", listener.run, silence_seconds=float("inf")),
+            loop("notifier", partial(self._notify, context), silence_seconds=float("inf")),
+            loop("listener", listener.run, silence_seconds=float("inf")),
         ]
-        for loop in self.loops:
-            loop.start()
+        for started in self.loops:
+            started.start()
 
     async def stop(self) -> None:
         for loop in self.loops:

@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 class ServerClock:
     """Carries the last time that was read forward by the monotonic clock."""
 
-    def __init__(self) -> None:
-        self._read_at = time.monotonic()
-        self._read = datetime.now(UTC)
+    def __init__(self, database_now: datetime) -> None:
+        self.observe(database_now)
 
     def observe(self, database_now: datetime) -> None:
         self._read_at = time.monotonic()

@@ -5,11 +5,17 @@ from datetime import UTC, datetime
 from app.domain.errors import Unavailable
 from app.domain.job import JobState
 from app.operations.context import Context
-from app.store import doctor, lease_requests, partitions, schedule
+from app.store import doctor, lease_requests, partitions, reads, schedule
 from app.store.schedule import NextDue
 
 MAX_JOBS_A_STEP = 1000
 MAX_KEYS_A_STEP = 10_000
+
+
+async def read_now(context: Context) -> datetime:
+    """Return the database's time."""
+    async with context.database.one_statement() as conn:
+        return await reads.read_now(conn)
 
 
 async def promote_jobs(context: Context) -> NextDue:

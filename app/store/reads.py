@@ -140,7 +140,15 @@ FROM unnest(CAST(:job_ids AS uuid[])) AS w (job_id)
 WHERE NOT EXISTS (SELECT FROM fencepost.jobs j WHERE j.job_id = w.job_id)
 """)
 
+READ_NOW = sql("SELECT now() AS now")
+
 READ_SCHEMA_VERSION = sql("SELECT version_num FROM fencepost.schema_version")
+
+
+async def read_now(conn: Connection) -> datetime:
+    """Return the database's time, at which the statement or its transaction began."""
+    now: datetime = (await fetch(conn, READ_NOW, {}))[0].now
+    return now
 
 
 async def read_schema_version(conn: Connection) -> str:

@@ -3,15 +3,18 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 
-from tests.support.standing_rules import Caller, Start, until
+from tests.support.server import START_SECONDS, ServerProcess
+from tests.support.standing_rules import Caller, Seen, Start, until
 from tests.support.wall_clocks import WallClock
 
 pytestmark = pytest.mark.slow
@@ -104,6 +107,34 @@ async def test_every_time_in_an_answer_is_the_databases(
         assert is_now(attempt["ended_at"])
         cancelled = await worker.call("POST", f"/v1/jobs/{job['id']}/cancel")
         assert is_now(cancelled.json()["finished_at"])
+
+
+async def test_the_first_answer_of_a_replica_shows_the_databases_time(
+    database_url: str,
+    database_now: Callable[[], datetime],
+    is_now: Callable[..., bool],
+    tmp_path: Path,
+) -> None:
+    clock = WallClock(tmp_path / "clock", offset_seconds=OFFSET_SECONDS)
+    with psycopg.connect(database_url) as connection:
+        # No pass of the promoter, which reads the clock, can succeed.
+        connection.execute("LOCK TABLE fencepost.scheduled IN ACCESS EXCLUSIVE MODE")
+        server = ServerProcess(
+            {"database_url": database_url}, log_path=tmp_path / "early.log", environ=clock.environ
+        )
+        try:
+            async with Caller(server.url, Seen(), server=server) as caller:
+                await until(_is_answering(caller), timeout_seconds=START_SECONDS)
+                empty = await caller.call("POST", "/v1/leases", {"worker_id": "w", "queues": ["empty"]})
+                assert is_now(empty.json()["server_time"])
+                connection.rollback()
+                server.wait_until_ready()
+                ready = (await caller.call("GET", "/readyz")).json()
+                shown = [at for loop in ready["loops"].values() if (at := loop["last_success_at"])]
+                # Some of them have succeeded a while ago, and one is the reaper's.
+                assert max(map(_time, shown)) - database_now() < timedelta(seconds=TOLERANCE_SECONDS)
+        finally:
+            server.end()
 
 
 async def test_ids_sort_by_creation_whichever_replica_made_them(start_pair: StartPair) -> None:
@@ -277,6 +308,15 @@ async def _wall_clock(caller: Caller) -> datetime:
     """Read the replica's own clock off the Date header, which the HTTP server library writes."""
     answer = await caller.call("GET", "/livez")
     return parsedate_to_datetime(answer.headers["Date"])
+
+
+def _is_answering(caller: Caller) -> Callable[[], Awaitable[bool]]:
+    async def is_answering() -> bool:
+        with suppress(httpx.TransportError):
+            return (await caller.call("GET", "/livez")).status_code == 200
+        return False
+
+    return is_answering
 
 
 def _is_status(caller: Caller, path: str, status: int) -> Callable[[], Awaitable[bool]]:
