@@ -10,7 +10,7 @@ import pytest
 from schemathesis.checks import CHECKS
 
 from tests.support.document import operations
-from tests.support.fuzzing import Run, fuzz, walk
+from tests.support.fuzzing import API_KEYS, Run, fuzz, walk
 from tests.support.server import ServerProcess
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "20"))
@@ -45,7 +45,7 @@ def _show(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) ->
 def test_service_and_document_agree_whatever_is_sent(
     serve: Callable[..., ServerProcess], show: Callable[[Run], None], phases: tuple[str, ...]
 ) -> None:
-    run = fuzz(serve(log_level="error").url, phases=phases, max_examples=EXAMPLES)
+    run = fuzz(serve(log_level="error", api_keys=API_KEYS).url, phases=phases, max_examples=EXAMPLES)
     show(run)
     assert not run.faults, "\n\n".join(run.faults)
     assert run.cases.keys() == set(phases)
@@ -56,7 +56,7 @@ def test_service_and_document_agree_whatever_is_sent(
 def test_service_and_document_agree_all_along_the_links(
     serve: Callable[..., ServerProcess], show: Callable[[Run], None]
 ) -> None:
-    run = walk(serve(log_level="error").url, min_case_count=10 * EXAMPLES)
+    run = walk(serve(log_level="error", api_keys=API_KEYS).url, min_case_count=10 * EXAMPLES)
     show(run)
     assert not run.faults, "\n\n".join(run.faults)
 
@@ -66,7 +66,9 @@ def test_links_lead_from_a_lease_to_every_call_of_its_holder(
 ) -> None:
     walked = {"POST /v1/jobs", "POST /v1/leases", "GET /v1/leases", *HOLDER_CALLS}
     names = [each.name for each in operations() if f"{each.method} {each.path}" in walked]
-    run = walk(serve(log_level="error").url, min_case_count=20 * EXAMPLES, operation_ids=names)
+    run = walk(
+        serve(log_level="error", api_keys=API_KEYS).url, min_case_count=20 * EXAMPLES, operation_ids=names
+    )
     show(run)
     assert not run.faults, "\n\n".join(run.faults)
     for call, status in HOLDER_CALLS.items():
