@@ -12,11 +12,12 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from sqlalchemy import Row, event, text
-from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.engine import Engine, ExceptionContext
+from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection as Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.elements import TextClause
 
 from app.domain.errors import Misconfigured, RolledBack, Unavailable
@@ -81,7 +82,7 @@ class Database:
             max_overflow=0,
             pool_timeout=POOL_TIMEOUT_SECONDS,
         )
-        event.listen(self._engine.sync_engine, "handle_error", _leave_read_only_server)
+        _Era().watch(self._engine.sync_engine)
         self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._snapshot = self._engine.execution_options(isolation_level="REPEATABLE READ")
 
@@ -171,7 +172,34 @@ class _Trouble:
             raise DatabaseFault(error) from None
 
 
-def _leave_read_only_server(context: ExceptionContext) -> None:
-    """Treat a server that takes no writes any more as one that is gone: the whole pool connects anew."""
-    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
-        context.is_disconnect = True
+class _Era:
+    """Lets go of every connection of the pool once one of them is found to be lost.
+
+    A server that takes no writes any more counts as lost. SQLAlchemy would compare times of the process's own
+    clock, and connect anew for each call after that was set back.
+    """
+
+    def __init__(self) -> None:
+        self._current = 0
+
+    def watch(self, engine: Engine) -> None:
+        event.listen(engine, "handle_error", self._end)
+        event.listen(engine, "connect", self._begin)
+        event.listen(engine, "checkout", self._refuse_older)
+
+    def _begin(self, _connection: object, record: ConnectionPoolEntry) -> None:
+        record.info["era"] = self._current
+
+    def _refuse_older(self, _connection: object, record: ConnectionPoolEntry, _proxy: object) -> None:
+        if record.info["era"] != self._current:
+            # The pool's own word for "connect anew".
+            raise DisconnectionError
+
+    def _end(self, context: ExceptionContext) -> None:
+        if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+            context.is_disconnect = True
+        if context.is_disconnect and context.connection is not None:
+            context.invalidate_pool_on_disconnect = False
+            # Others that were lost with it tell nothing new.
+            if context.connection.info["era"] == self._current:
+                self._current += 1

@@ -14,6 +14,7 @@ import pytest
 
 from app.embedded.binaries import binary_folder
 from app.embedded.server import BundledServer
+from tests.support.programs import needed_program
 from tests.support.server import ServerProcess
 from tests.support.standing_rules import Caller, Json, Seen, check, until
 from tests.support.switch import Switch
@@ -237,11 +238,11 @@ def _small_disk(folder: Path, *, size_megabytes: int) -> Iterator[Path]:
     """A disk of its own; only root can make one."""
     folder.mkdir()
     options = f"size={size_megabytes}m,mode=755"
-    subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
+    subprocess.run([needed_program("mount"), "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
     try:
         yield folder
     finally:
-        subprocess.run(["/bin/umount", "--lazy", folder], check=True)
+        subprocess.run([needed_program("umount"), "--lazy", folder], check=True)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a small disk")

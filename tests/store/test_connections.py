@@ -250,3 +250,25 @@ async def test_times_are_utc_whatever_the_environment_tells_libpq(
         rows = await fetch(conn, sql("SELECT CAST('2027-01-31 12:00:00+00' AS timestamptz) AS at"), {})
     await database.close()
     assert rows[0].at.isoformat() == "2027-01-31T12:00:00+00:00"
+
+
+async def test_a_clock_that_was_set_back_does_not_make_the_pool_connect_again_and_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(database_url, pool_size=2)
+    with monkeypatch.context() as ahead:
+        ahead.setattr("sqlalchemy.pool.base.time.time", lambda: 2e10)
+        async with database.begin() as one, database.begin() as other:
+            lost = [await one.scalar(_PID), await other.scalar(_PID)]
+        with psycopg.connect(database_url, autocommit=True) as admin:
+            admin.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS p (pid)", [lost])
+        with pytest.raises(RolledBack):
+            await _read_pid(database)
+    # The other lost connection is not tried, and the new ones are kept.
+    assert len({await _read_pid(database) for _ in range(10)}) <= 2
+    await database.close()
+
+
+async def _read_pid(database: Database) -> object:
+    async with database.begin() as conn:
+        return await conn.scalar(_PID)

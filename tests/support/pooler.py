@@ -1,7 +1,6 @@
 """A PgBouncer in transaction mode before a PostgreSQL, as operators put one there."""
 
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -10,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.support.programs import needed_program
 from tests.support.server import free_port
 
 START_SECONDS = 20.0
@@ -46,7 +46,7 @@ class Pooler:
         path = folder / "pgbouncer.ini"
         path.write_text(_INI.format(server=server, port=self._port, pool_mode=pool_mode, more=settings))
         self._log_path = folder / "pgbouncer.log"
-        command = [shutil.which("pgbouncer") or "/usr/sbin/pgbouncer", str(path)]
+        command = [str(needed_program("pgbouncer")), str(path)]
         if os.getuid() == 0:
             # It refuses to run as root; the server's own account reaches the server's socket.
             account = Path(str(given["host"])).owner() if str(given["host"]).startswith("/") else "nobody"
