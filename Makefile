@@ -7,7 +7,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: serve test check format openapi bench soak install-dev
+.PHONY: serve test check format openapi bench soak chaos install-dev
 
 # Serves on http://127.0.0.1:8000; `make serve ARGS="--port 9000"` passes options on.
 serve: $(INSTALLED)
@@ -35,6 +35,10 @@ bench: $(INSTALLED)
 # Loads the service for five minutes; fails when what it takes grows. `make soak ARGS="--minutes 60"` for longer.
 soak: $(INSTALLED_DEV)
 	@exec $(VENV)/bin/python -m benchmarks.soak $(ARGS)
+
+# Faults of every kind under load, and the account; `make chaos ARGS="--minutes 2 --seed 7"` passes options on.
+chaos: $(INSTALLED_DEV)
+	@exec $(VENV)/bin/python -m tests.chaos $(ARGS)
 
 install-dev: $(INSTALLED_DEV)
 

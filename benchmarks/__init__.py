@@ -1,7 +1,6 @@
 """Re-runnable measurements on the bundled PostgreSQL, fsync on, load generator on the same machine.
 
 python -m benchmarks          the table of this service, interleaved rounds, medians
-python -m benchmarks.crash    kill -9 at random moments under load, and the account afterwards
 python -m benchmarks.soak     minutes of steady load; what the service takes has to stay what it was
 
 load       a small keep-alive HTTP client, so that the generator is not what is measured

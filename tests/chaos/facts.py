@@ -79,6 +79,12 @@ class Call:
             return Verdict.REFUSED
         return Verdict.REPLAYED if self.answer.is_replay else Verdict.ACCEPTED
 
+    @property
+    def answer_jobs(self) -> list[Json]:
+        """The jobs that a lease call or a batch was answered with."""
+        jobs: list[Json] = [] if self.answer is None else self.answer.body["jobs"]
+        return jobs
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -137,7 +143,6 @@ class Word:
 @dataclass(frozen=True, slots=True)
 class Cancel:
     call: Call
-    is_forced: bool
     verdict: Verdict
 
 
@@ -253,8 +258,7 @@ def _read_call(facts: Facts, call: Call, requests: dict[tuple[str, str], list[Ca
         case "POST", ["leases", verb] if verb in HOLDER_VERBS:
             _read_many(facts, call, verb)
         case "POST", ["jobs", job_id, "cancel"]:
-            cancel = Cancel(call, bool((call.asked.body or {}).get("force")), call.verdict)
-            facts.job(job_id).cancels.append(cancel)
+            facts.job(job_id).cancels.append(Cancel(call, call.verdict))
             _sight_answer(facts, call, job_id)
         case "POST", ["jobs", job_id, verb] if verb in HOLDER_VERBS:
             _note_word(facts, call, verb, {"job_id": job_id, **call.asked.body}, call.verdict)
@@ -269,7 +273,7 @@ def _read_submission(facts: Facts, call: Call, jobs: Sequence[Json], keys: Seque
         if "jobs" in call.answer.body:
             answers = [
                 (Verdict.ACCEPTED if item["created"] else Verdict.REPLAYED, item["job"])
-                for item in call.answer.body["jobs"]
+                for item in call.answer_jobs
             ]
         else:
             answers = [(call.verdict, call.answer.body)]
@@ -294,9 +298,9 @@ def _read_submission(facts: Facts, call: Call, jobs: Sequence[Json], keys: Seque
 
 
 def _read_lease(facts: Facts, call: Call, twins: Sequence[Call]) -> None:
-    if call.answer is None or not call.verdict.is_success:
+    if not call.verdict.is_success:
         return
-    for leased in call.answer.body["jobs"]:
+    for leased in call.answer_jobs:
         grant = Grant(
             call,
             Token(leased["id"], leased["lease_version"]),

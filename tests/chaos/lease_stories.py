@@ -268,16 +268,6 @@ def one_attempt_too_many_is_granted(tale: Tale) -> None:
     tale.end(job(version=2, attempt=2, max_attempts=1))
 
 
-@breaks("attempts_stay_within_the_limit")
-def a_job_is_granted_without_end_under_one_number(tale: Tale) -> None:
-    # The releases are refused, so each grant counts, whatever the service says.
-    tale.submit(body={"max_attempts": 2})
-    for version in (1, 2, 3):
-        tale.lease(("j", version, version))
-    tale.say("complete", 3)
-    tale.end(job(version=3, attempt=3, max_attempts=2))
-
-
 @breaks("attempts_are_counted")
 def a_released_attempt_is_not_given_back(tale: Tale) -> None:
     tale.submit()

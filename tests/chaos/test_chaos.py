@@ -1,0 +1,20 @@
+"""One short round of every scenario: kills, rolling restarts, database trouble, freezes, and a cut cable."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.__main__ import must_not_skip
+from tests.chaos.campaign import Plan, draw_seed, run
+
+
+@pytest.mark.slow
+async def test_no_promise_is_broken_whatever_is_killed_frozen_or_cut_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = Plan(seed=draw_seed(), is_short=True)
+    report = await run(plan, folder=tmp_path, say=lambda _: None)
+    with capsys.disabled():
+        print("", *report.lines(), sep="\n")  # noqa: T201 - the table is for whoever reads the log of CI
+    assert report.is_good
+    assert not (report.skipped and must_not_skip()), report.skipped
