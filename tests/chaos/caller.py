@@ -59,8 +59,6 @@ class Caller:
 
     async def once(self, path: str, body: Json, *, key: str | None = None) -> Answer | None:
         """Make one call; None when it is in doubt."""
-        if self._chance.random() < _WANDERING:
-            self._turn += 1
         replica, url = self._addresses[self._turn % len(self._addresses)]
         self._count += 1
         call = f"{self.name}-{self._count}"
@@ -91,10 +89,10 @@ class Caller:
                 response.headers.get("retry-after"),
             )
         )
-        if answer.status < 500:
-            return answer
-        self._turn += 1
-        return None
+        is_final = answer.status < 500
+        if not is_final or self._chance.random() < _WANDERING:
+            self._turn += 1
+        return answer if is_final else None
 
     async def call(self, path: str, body: Json, *, key: str | None = None) -> Answer:
         """Make a call that is safe to repeat, until it is answered. Raises ServiceGone."""
