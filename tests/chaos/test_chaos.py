@@ -9,7 +9,7 @@ from tests.chaos.campaign import Plan, draw_seed, run
 
 
 @pytest.mark.slow
-async def test_no_promise_is_broken_whatever_is_killed_frozen_or_cut_off(
+async def test_chaos_loses_nothing_and_lets_no_stale_write_pass(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = Plan(seed=draw_seed(), is_short=True)
