@@ -30,7 +30,7 @@ class DatabaseFaults:
 
     async def kill(self) -> None:
         async with self._stage.strike(KILLED):
-            self._database.kill()
+            await self._database.kill()
             await self._database.start()
 
     async def stop_for_a_while(self) -> None:

@@ -61,11 +61,18 @@ class Database:
         self._server.stop()
         self._thread.shutdown()
 
-    def kill(self) -> None:
-        """SIGKILL the postmaster; its children end by themselves when they notice."""
+    async def kill(self) -> None:
+        """SIGKILL the postmaster, and wait; its children end by themselves when they notice."""
         pid = self._server.pid
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+        if pid is None:
+            raise FleetError("there is no PostgreSQL to kill")
+        os.kill(pid, signal.SIGKILL)
+
+        async def is_gone() -> bool | None:
+            return self._server.pid != pid or None
+
+        # Until then a start would take it for one that runs.
+        await until(is_gone, seconds=END_SECONDS, what="the end of PostgreSQL")
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
