@@ -184,15 +184,14 @@ class Replica:
 
 
 class CrewProcess:
-    """A process of clients, in a network namespace of its own if one is named."""
+    """A process of clients; ``entrance`` leads to where it is to run."""
 
-    def __init__(self, crew: Crew, *, folder: Path, namespace: str | None = None) -> None:
+    def __init__(self, crew: Crew, *, folder: Path, entrance: Sequence[str]) -> None:
         self.name = crew.name
         self._history = Path(crew.history)
         self._log_path = folder / f"{crew.name}.log"
-        enter = ["ip", "netns", "exec", namespace] if namespace else []
         description = msgspec.json.encode(crew).decode()
-        command = tethered(*enter, sys.executable, "-m", "tests.chaos.crew", description)
+        command = tethered(*entrance, sys.executable, "-m", "tests.chaos.crew", description)
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log

@@ -1,6 +1,6 @@
 """A network namespace with one cable to this machine, which can be pulled: needs root and the program ip.
 
-machine  fencehostN  10.203.x.y    ────cable────  fencepeerN  10.203.x.y+1  namespace
+this machine  fphN  10.203.x.y  ──── cable ────  10.203.x.(y+1)  fppN  namespace
 """
 
 import os
@@ -23,6 +23,15 @@ class Cable:
     host: str
     device: str
 
+    @property
+    def entrance(self) -> list[str]:
+        """What comes before a command that is to run at the other end."""
+        return [_program(), "netns", "exec", self.namespace]
+
+    def has_signal(self) -> bool:
+        """Whether the other end sees this one."""
+        return "LOWER_UP" in _ip("-n", self.namespace, "link", "show", "type", "veth")
+
     def pull(self) -> None:
         _ip("link", "set", self.device, "down")
 
@@ -42,8 +51,6 @@ def cabled_namespace() -> Iterator[Cable]:
     """Make a namespace with its cable, and remove both. Raises NetworkUnavailable."""
     if os.geteuid() != 0:
         raise NetworkUnavailable("a network namespace needs root")
-    if shutil.which("ip") is None:
-        raise NetworkUnavailable("there is no program ip")
     number = os.getpid()
     # One block of four addresses for each process number, as far as they go.
     block = number % 2**14 * 4
@@ -52,25 +59,29 @@ def cabled_namespace() -> Iterator[Cable]:
     cable = Cable(f"fencepost-chaos-{number}", host, f"fph{number}")
     far_end = f"fpp{number}"
     inside = ("-n", cable.namespace)
+    _ip("netns", "add", cable.namespace)
     try:
-        _ip("netns", "add", cable.namespace)
-        try:
-            _ip(
-                "link", "add", cable.device, "type", "veth", "peer", "name", far_end, "netns", cable.namespace
-            )
-            _ip("address", "add", f"{host}/30", "dev", cable.device)
-            _ip("link", "set", cable.device, "up")
-            _ip(*inside, "address", "add", f"{peer}/30", "dev", far_end)
-            _ip(*inside, "link", "set", far_end, "up")
-            _ip(*inside, "link", "set", "lo", "up")
-            yield cable
-        finally:
-            cable.remove()
-    except OSError as error:
-        raise NetworkUnavailable(str(error)) from error
+        _ip("link", "add", cable.device, "type", "veth", "peer", "name", far_end, "netns", cable.namespace)
+        _ip("address", "add", f"{host}/30", "dev", cable.device)
+        _ip("link", "set", cable.device, "up")
+        _ip(*inside, "address", "add", f"{peer}/30", "dev", far_end)
+        _ip(*inside, "link", "set", far_end, "up")
+        _ip(*inside, "link", "set", "lo", "up")
+        yield cable
+    finally:
+        cable.remove()
 
 
-def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)  # noqa: S607
+def _ip(*arguments: str) -> str:
+    done = subprocess.run([_program(), *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise NetworkUnavailable(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _program() -> str:
+    # It lives where only root looks.
+    found = shutil.which("ip", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
+    if found is None:
+        raise NetworkUnavailable("there is no program ip; .ci/packages installs it")
+    return found

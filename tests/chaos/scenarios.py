@@ -60,7 +60,7 @@ async def frozen_processes(stage: Stage, *, until: float) -> None:
 
 async def network_cut(stage: Stage, outpost: Outpost, *, until: float) -> None:
     stage.add_crew(producers=2, workers=3)
-    stage.add_crew(producers=1, workers=3, namespace=outpost.cable.namespace, replica=outpost.replica)
+    stage.add_crew(producers=1, workers=3, entrance=outpost.cable.entrance, replica=outpost.replica)
 
     async def cut_off() -> None:
         await stage.cut_off(outpost.cable)

@@ -7,7 +7,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -48,7 +48,7 @@ class Stage:
         self._lease_seconds = [1.0, 2.0] if is_short else [2.0, 3.0, 4.0]
 
     def add_crew(
-        self, *, producers: int, workers: int, namespace: str | None = None, replica: Replica | None = None
+        self, *, producers: int, workers: int, entrance: Sequence[str] = (), replica: Replica | None = None
     ) -> CrewProcess:
         """Start a process of clients that call all replicas, or the one that is given."""
         self._crew_count += 1
@@ -64,7 +64,7 @@ class Stage:
             producer_count=producers,
             worker_count=workers,
         )
-        process = CrewProcess(crew, folder=self.folder, namespace=namespace)
+        process = CrewProcess(crew, folder=self.folder, entrance=entrance)
         self.crews.append(process)
         return process
 

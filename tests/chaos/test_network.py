@@ -24,24 +24,19 @@ def _ip(*arguments: str) -> str:
     return subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True).stdout  # noqa: S607
 
 
-def _has_signal(cable: Cable) -> bool:
-    """Whether the far end of the cable has a carrier."""
-    return "LOWER_UP" in _ip("-n", cable.namespace, "link", "show", "type", "veth")
-
-
 def test_the_far_end_loses_its_signal_while_the_cable_is_pulled(cable: Cable) -> None:
-    assert _has_signal(cable)
+    assert cable.has_signal()
     cable.pull()
-    assert not _has_signal(cable)
+    assert not cable.has_signal()
     cable.plug_in()
-    assert _has_signal(cable)
+    assert cable.has_signal()
 
 
 def test_a_second_namespace_of_one_process_is_refused_and_leaves_the_first_whole(cable: Cable) -> None:
     with pytest.raises(NetworkUnavailable), cabled_namespace():
         pytest.fail("two namespaces of one name")
     assert cable.namespace in _ip("netns", "list")
-    assert _has_signal(cable)
+    assert cable.has_signal()
 
 
 def test_nothing_is_left_of_a_namespace(cable: Cable) -> None:
