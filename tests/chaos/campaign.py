@@ -15,12 +15,12 @@ from app.settings import Settings
 from tests.chaos import database_faults, scenarios
 from tests.chaos.checker import check
 from tests.chaos.facts import TERMINAL, gather
-from tests.chaos.fleet import until
+from tests.chaos.fleet import POSTGRES, until
 from tests.chaos.grounds import Ground, SharedGround, replicas_on_one_database, service_with_its_own_database
 from tests.chaos.history import Json, Listed, Log, merge, now
 from tests.chaos.measures import measure
 from tests.chaos.report import Outcome, Report
-from tests.chaos.stage import Stage
+from tests.chaos.stage import Stage, kill_of
 
 KILLS = "mixed load with kills"
 ROLLING = "rolling restarts"
@@ -31,6 +31,8 @@ OWN_DATABASE = "service with its own database"
 SHARED = (KILLS, ROLLING, DATABASE_TROUBLE, FREEZES, NETWORK_CUT)
 ALL = (*SHARED, OWN_DATABASE)
 
+# What takes the database away; the answers meanwhile are measured.
+TROUBLE = (*database_faults.ALL, kill_of(POSTGRES))
 UNFINISHED = ("scheduled", "ready", "running")
 _STATES = (*UNFINISHED, *sorted(TERMINAL))
 _DRAIN_SECONDS = 120.0
@@ -116,13 +118,13 @@ async def _run_scenario(
         stage.close()
     history = scene / "history.jsonl"
     events = merge(scene.glob("*.part"), history)
-    is_trouble = not stage.faults.isdisjoint(database_faults.ALL)
+    is_trouble = not stage.faults.isdisjoint(TROUBLE)
     outcome = Outcome(
         name=name,
         history=history,
         account=check(events),
         doctor_findings=await run_doctor(Settings(), ground.database_url()),
-        trouble=measure(events, gather(events), faults=database_faults.ALL) if is_trouble else None,
+        trouble=measure(events, gather(events), faults=TROUBLE) if is_trouble else None,
     )
     if outcome.is_good:
         shutil.rmtree(scene)

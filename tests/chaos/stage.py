@@ -21,6 +21,11 @@ _FLOW_BYTES = 5_000
 FLOW_SECONDS = 60.0
 
 
+def kill_of(kind: str) -> str:
+    """Name the fault that ends a process of this kind."""
+    return f"SIGKILL of a {kind}"
+
+
 class Stage:
     """``is_short`` makes leases, troubles and the pauses between them shorter; no fault is left out."""
 
@@ -112,7 +117,7 @@ class Stage:
             return service.children(kind) or None
 
         pids = await until(find, seconds=FLOW_SECONDS, what=f"a {kind}")
-        async with self.strike(f"SIGKILL of a {kind}", service.name):
+        async with self.strike(kill_of(kind), service.name):
             os.kill(self.chance.choice(pids), signal.SIGKILL)
             await service.until_ready()
 
