@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tests.chaos.checker import check
 from tests.chaos.lease_stories import (
+    a_complete_is_repeated_and_called_a_repeat,
     a_heartbeat_is_accepted_after_the_job_was_passed_on,
-    a_lease_is_verified_after_its_end,
     stale_calls_of_every_kind_are_refused_or_in_doubt,
 )
 from tests.chaos.measures import Trouble
@@ -42,8 +42,10 @@ def test_a_violation_is_shown_with_the_path_of_its_history() -> None:
 
 def test_a_run_that_proves_nothing_is_not_good() -> None:
     assert not outcome(lambda _: None).is_good
-    no_stale_call = outcome(a_lease_is_verified_after_its_end)
-    assert "no stale write was attempted: no proof of the fence" in no_stale_call.complaints
+    no_stale_call = Report(7, [outcome(a_complete_is_repeated_and_called_a_repeat)])
+    assert no_stale_call.outcomes[0].is_good
+    assert not no_stale_call.is_good
+    assert "WRONG: no stale write was attempted: no proof of the fence" in list(no_stale_call.lines())
 
 
 def test_what_the_doctor_finds_and_what_takes_too_long_is_wrong() -> None:
