@@ -12,6 +12,7 @@ from tenacity import (
     retry,
     retry_if_exception_type,
     stop_after_attempt,
+    stop_after_delay,
     wait_random_exponential,
 )
 
@@ -19,12 +20,13 @@ from app.domain.errors import RolledBack
 
 _logger = logging.getLogger(__name__)
 
-# All pauses together stay far below the time in which a request has to be answered.
 MAX_RUNS = 4
+# No further run begins when this has passed since the first: a request has to be answered within five.
+MAX_SECONDS = 2.0
 
 retried = retry(
     retry=retry_if_exception_type(RolledBack),
-    stop=stop_after_attempt(MAX_RUNS),
+    stop=stop_after_attempt(MAX_RUNS) | stop_after_delay(MAX_SECONDS),
     wait=wait_random_exponential(multiplier=0.005, max=0.1),
     before_sleep=before_sleep_log(_logger, logging.INFO),
     reraise=True,

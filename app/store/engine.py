@@ -25,8 +25,9 @@ from app.store.connections import SETTINGS, Connector
 
 POOL_TIMEOUT_SECONDS = 3
 UPKEEP_SECONDS = 60
-# The server ends its own statements; this is for one that no longer says anything at all.
-SILENCE_SECONDS = 10
+# The wait for a connection, the statements and the commit together: a request has to be answered within
+# five seconds. It also ends what a server that no longer says anything would hold for ever.
+TRANSACTION_SECONDS = 4.5
 
 # SQLSTATE of a server that takes no writes, as the old one does after a failover.
 _READ_ONLY = "25006"
@@ -89,14 +90,13 @@ class Database:
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[Connection]:
         """Open a transaction."""
-        async with self._transaction(self._engine, silence_seconds=SILENCE_SECONDS) as conn:
+        async with self._transaction(self._engine, seconds=TRANSACTION_SECONDS) as conn:
             yield conn
 
     @asynccontextmanager
     async def upkeep(self) -> AsyncIterator[Connection]:
         """Open a transaction for which no request waits: its statements may take a minute."""
-        silence_seconds = UPKEEP_SECONDS + SILENCE_SECONDS
-        async with self._transaction(self._engine, silence_seconds=silence_seconds) as conn:
+        async with self._transaction(self._engine, seconds=UPKEEP_SECONDS + TRANSACTION_SECONDS) as conn:
             await conn.execute(ALLOW_UPKEEP)
             yield conn
 
@@ -111,21 +111,19 @@ class Database:
                 yield conn
         else:
             with _Trouble():
-                async with asyncio.timeout(SILENCE_SECONDS), self._autocommit.connect() as conn:
+                async with asyncio.timeout(TRANSACTION_SECONDS), self._autocommit.connect() as conn:
                     yield conn
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Connection]:
         """Open a transaction whose reads all see one state of the database; the caller bounds its time."""
-        async with self._transaction(self._snapshot, silence_seconds=None) as conn:
+        async with self._transaction(self._snapshot, seconds=None) as conn:
             yield conn
 
     @asynccontextmanager
-    async def _transaction(
-        self, engine: AsyncEngine, *, silence_seconds: float | None
-    ) -> AsyncIterator[Connection]:
+    async def _transaction(self, engine: AsyncEngine, *, seconds: float | None) -> AsyncIterator[Connection]:
         with _Trouble() as trouble:
-            async with asyncio.timeout(silence_seconds), engine.begin() as conn:
+            async with asyncio.timeout(seconds), engine.begin() as conn:
                 if self._connector.is_pooled:
                     await conn.execute(ASK_AGAIN, _ASKED)
                 yield conn

@@ -1,6 +1,8 @@
 """How connections are made: what they ask for, through a pooler or not, and where they do not go."""
 
+import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -272,3 +274,22 @@ async def test_a_clock_that_was_set_back_does_not_make_the_pool_connect_again_an
 async def _read_pid(database: Database) -> object:
     async with database.begin() as conn:
         return await conn.scalar(_PID)
+
+
+async def test_waiting_for_a_connection_and_the_statements_share_one_limit(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.store.engine.TRANSACTION_SECONDS", 0.5)
+    database = Database(database_url, pool_size=1)
+    await _read_pid(database)
+    begun = time.monotonic()
+    answers = await asyncio.gather(*(_sleep(database) for _ in range(3)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [Unavailable] * 3
+    assert time.monotonic() - begun < 3
+    await _read_pid(database)
+    await database.close()
+
+
+async def _sleep(database: Database) -> None:
+    async with database.begin() as conn:
+        await conn.execute(sql("SELECT pg_sleep(3)"))
