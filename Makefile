@@ -4,6 +4,7 @@
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
 VENV := .venv
+PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=worksteal
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
@@ -13,9 +14,9 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 serve: $(INSTALLED)
 	@exec $(VENV)/bin/fencepost serve $(ARGS)
 
-# Runs all tests; `make test ARGS="-k lease"` passes options on.
+# Runs all tests, on up to four cores; `make test ARGS="-k lease"` passes options on.
 test: $(INSTALLED_DEV)
-	@exec $(VENV)/bin/pytest $(ARGS)
+	@exec $(VENV)/bin/pytest $(PARALLEL) $(ARGS)
 
 check: $(INSTALLED_DEV)
 	@exec bash .ci/check

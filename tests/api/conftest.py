@@ -4,7 +4,7 @@ A database of its own for each of some hundred tests would cost more than the te
 empty one either way. A test that maims its database overrides ``database_url``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import psycopg
@@ -12,7 +12,9 @@ import pytest
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
+from tests.conftest import servers_on
 from tests.support.document import check_answer
+from tests.support.server import ServerProcess
 
 _TABLES = (
     "jobs",
@@ -45,6 +47,15 @@ def database_url(shared_database_url: str) -> str:
     with psycopg.connect(shared_database_url) as connection:
         connection.execute(_EMPTY_ALL)
     return shared_database_url
+
+
+@pytest.fixture(scope="module")
+def serve_all(
+    shared_database_url: str, as_seen: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., ServerProcess]]:
+    """Start server processes for all tests of a module."""
+    with servers_on(as_seen(shared_database_url), folder=tmp_path_factory.mktemp("servers")) as start:
+        yield start
 
 
 @pytest.fixture

@@ -20,9 +20,15 @@ CHUNKED_BODY = b"f\r\n" + BODY + b"\r\n0\r\n\r\n"
 OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
 
 
+@pytest.fixture(name="running", scope="module")
+def _running(serve_all: Callable[..., ServerProcess]) -> ServerProcess:
+    return serve_all()
+
+
 @pytest.fixture
-def server(serve: Callable[..., ServerProcess]) -> ServerProcess:
-    return serve()
+def server(running: ServerProcess, database_url: str) -> ServerProcess:
+    """One process for all tests here; each finds its database empty."""
+    return running
 
 
 def get(

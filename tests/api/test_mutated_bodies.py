@@ -24,6 +24,8 @@ from app.settings import Settings
 from tests.support.api import Json, refused, run_job, submit, tell, tell_ok
 from tests.support.document import Operation, operations
 
+pytestmark = pytest.mark.slow
+
 ASKED_EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
 RUN = settings(
     max_examples=int(ASKED_EXAMPLES or 50),

@@ -16,9 +16,15 @@ JSON_CHUNKED = ["Content-Type: application/json", "Transfer-Encoding: chunked"]
 CHUNK = b"8000\r\n" + b" " * 0x8000 + b"\r\n"
 
 
+@pytest.fixture(name="running", scope="module")
+def _running(serve_all: Callable[..., ServerProcess]) -> ServerProcess:
+    return serve_all(max_body_bytes=100_000, max_batch_body_bytes=200_000)
+
+
 @pytest.fixture
-def server(serve: Callable[..., ServerProcess]) -> ServerProcess:
-    return serve(max_body_bytes=100_000, max_batch_body_bytes=200_000)
+def server(running: ServerProcess, database_url: str) -> ServerProcess:
+    """One process for all tests here; each finds its database empty."""
+    return running
 
 
 def test_body_in_chunks_is_read_like_any_other(server: ServerProcess) -> None:

@@ -10,7 +10,7 @@ import pytest
 from schemathesis.checks import CHECKS
 
 from tests.support.document import operations
-from tests.support.fuzzing import API_KEYS, Run, fuzz, walk
+from tests.support.fuzzing import API_KEYS, fuzz, walk
 from tests.support.server import ServerProcess
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "20"))
@@ -29,24 +29,12 @@ HOLDER_CALLS = {
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(name="show")
-def _show(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Callable[[Run], None]:
-    """Write what a run did where a person and the log of CI see it."""
-    writer = request.config.get_terminal_writer()
-
-    def show(run: Run) -> None:
-        with capsys.disabled():
-            writer.line(f"\n{run}")
-
-    return show
-
-
 @pytest.mark.parametrize("phases", [("examples", "coverage"), ("fuzzing",)], ids="-".join)
 def test_service_and_document_agree_whatever_is_sent(
-    serve: Callable[..., ServerProcess], show: Callable[[Run], None], phases: tuple[str, ...]
+    serve: Callable[..., ServerProcess], tell: Callable[[object], None], phases: tuple[str, ...]
 ) -> None:
     run = fuzz(serve(log_level="error", api_keys=API_KEYS).url, phases=phases, max_examples=EXAMPLES)
-    show(run)
+    tell(run)
     assert not run.faults, "\n\n".join(run.faults)
     assert run.cases.keys() == set(phases)
     assert run.operations == {f"{operation.method} {operation.path}" for operation in operations()}
@@ -54,22 +42,22 @@ def test_service_and_document_agree_whatever_is_sent(
 
 
 def test_service_and_document_agree_all_along_the_links(
-    serve: Callable[..., ServerProcess], show: Callable[[Run], None]
+    serve: Callable[..., ServerProcess], tell: Callable[[object], None]
 ) -> None:
     run = walk(serve(log_level="error", api_keys=API_KEYS).url, min_case_count=10 * EXAMPLES)
-    show(run)
+    tell(run)
     assert not run.faults, "\n\n".join(run.faults)
 
 
 def test_links_lead_from_a_lease_to_every_call_of_its_holder(
-    serve: Callable[..., ServerProcess], show: Callable[[Run], None]
+    serve: Callable[..., ServerProcess], tell: Callable[[object], None]
 ) -> None:
     walked = {"POST /v1/jobs", "POST /v1/leases", "GET /v1/leases", *HOLDER_CALLS}
     names = [each.name for each in operations() if f"{each.method} {each.path}" in walked]
     run = walk(
         serve(log_level="error", api_keys=API_KEYS).url, min_case_count=20 * EXAMPLES, operation_ids=names
     )
-    show(run)
+    tell(run)
     assert not run.faults, "\n\n".join(run.faults)
     for call, status in HOLDER_CALLS.items():
         assert run.steps["POST /v1/leases", call, status] > 0, call
