@@ -25,6 +25,7 @@ auth_type = any
 pool_mode = {pool_mode}
 max_client_conn = 500
 default_pool_size = 8
+server_login_retry = 1
 {more}
 """
 
