@@ -18,8 +18,10 @@ async def heartbeat_leases(
 ) -> list[RenewedLease | FencepostError]:
     """Extend what is held; the rest is refused item by item. A job that stands twice is beaten twice."""
     answers: dict[int, RenewedLease | FencepostError] = {}
-    async with context.database.begin() as conn:
-        for indexes in rounds([beat.token.job_id for beat in beats]):
+    turns = list(rounds([beat.token.job_id for beat in beats]))
+    database = context.database
+    async with database.one_write() if len(turns) == 1 else database.begin() as conn:
+        for indexes in turns:
             renewed = await leases.heartbeat_leases(conn, [beats[index] for index in indexes])
             missing = [beats[index].token for index in indexes if beats[index].token.job_id not in renewed]
             refusals = await explain(conn, missing, retention=context.retention)

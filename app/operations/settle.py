@@ -113,7 +113,8 @@ async def complete_leases(
             effects.inserted += [(spec, rows[start + index]) for index, spec in enumerate(children)]
         return dict.fromkeys(done, JobState.SUCCEEDED)
 
-    answers = await _settle(context, requests, write, with_jobs=with_jobs)
+    is_plain = not any(request.enqueue for request in requests)
+    answers = await _settle(context, requests, write, with_jobs=with_jobs, is_one_statement=is_plain)
     effects.announce(context)
     return answers
 
@@ -155,10 +156,14 @@ async def _settle(
     write: Callable[[Connection, Sequence[R]], Awaitable[dict[str, JobState]]],
     *,
     with_jobs: bool,
+    is_one_statement: bool = False,
 ) -> list[Settled | FencepostError]:
+    """``is_one_statement`` tells that ``write`` is, so that it needs no transaction around it."""
     answers: dict[int, Settled | FencepostError] = {}
-    async with context.database.begin() as conn:
-        for indexes in rounds([request.token.job_id for request in requests]):
+    turns = list(rounds([request.token.job_id for request in requests]))
+    database = context.database
+    async with database.one_write() if is_one_statement and len(turns) == 1 else database.begin() as conn:
+        for indexes in turns:
             states = await write(conn, [requests[index] for index in indexes])
             jobs = {}
             if with_jobs:

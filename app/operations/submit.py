@@ -1,6 +1,7 @@
 """Submit jobs: at most one job a key, no child without its parent's lease, ids in input order."""
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from app.domain.errors import FencepostError, IdempotencyKeyReused, LeaseLost, Unavailable
@@ -39,7 +40,7 @@ class _Keys:
 @retried
 async def submit_jobs(context: Context, specs: Sequence[JobSpec]) -> list[Submitted | FencepostError]:
     """Create jobs in one transaction; each spec is answered or refused by itself."""
-    async with context.database.begin() as conn:
+    async with _transaction(context, specs) as conn:
         answers, inserted = await _submit(conn, specs, retention=context.retention)
     announce_inserted(context, [(specs[index], row) for index, row in inserted.items()])
     return answers
@@ -48,7 +49,7 @@ async def submit_jobs(context: Context, specs: Sequence[JobSpec]) -> list[Submit
 @retried
 async def submit_batch(context: Context, specs: Sequence[JobSpec]) -> list[Submitted]:
     """Create all of the jobs or none; raises the first refusal, its pointer naming the item."""
-    async with context.database.begin() as conn:
+    async with _transaction(context, specs) as conn:
         answers, inserted = await _submit(conn, specs, retention=context.retention)
         submitted = []
         for index, answer in enumerate(answers):
@@ -58,6 +59,12 @@ async def submit_batch(context: Context, specs: Sequence[JobSpec]) -> list[Submi
             submitted.append(answer)
     announce_inserted(context, [(specs[index], row) for index, row in inserted.items()])
     return submitted
+
+
+def _transaction(context: Context, specs: Sequence[JobSpec]) -> AbstractAsyncContextManager[Connection]:
+    """Open what these specs need: without a key or a parent all is written by one statement."""
+    is_plain = all(spec.idempotency_key is None and spec.parent is None for spec in specs)
+    return context.database.one_write() if is_plain else context.database.begin()
 
 
 def _refused_member(refusal: FencepostError) -> str:

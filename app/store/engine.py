@@ -7,6 +7,7 @@ upkeep         a transaction that may take its time
 """
 
 import asyncio
+import select
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -34,7 +35,7 @@ _READ_ONLY = "25006"
 # A server that is out of resources says "not now", beyond what the driver calls operational.
 _NOT_NOW = ("53",)
 # Of transactions that got into each other's way the server has undone one: serialization, deadlock.
-_UNDONE = ("40001", "40P01")
+_UNDONE = ("40001", "40P01", _READ_ONLY)
 # No such table, no such schema.
 _NO_SCHEMA = ("42P01", "3F000")
 
@@ -106,11 +107,25 @@ class Database:
 
         For reads, and for writes that may be done twice.
         """
+        async with self._autocommitting(is_committing=False) as conn:
+            yield conn
+
+    @asynccontextmanager
+    async def one_write(self) -> AsyncIterator[Connection]:
+        """Open a connection for one statement that writes, committed when it returns; reads may follow.
+
+        Two round trips less than ``begin``. A connection that is lost leaves the write in doubt: Unavailable.
+        """
+        async with self._autocommitting(is_committing=True) as conn:
+            yield conn
+
+    @asynccontextmanager
+    async def _autocommitting(self, *, is_committing: bool) -> AsyncIterator[Connection]:
         if self._connector.is_pooled:
             async with self.begin() as conn:
                 yield conn
         else:
-            with _Trouble():
+            with _Trouble(is_committing=is_committing):
                 async with asyncio.timeout(TRANSACTION_SECONDS), self._autocommit.connect() as conn:
                     yield conn
 
@@ -148,8 +163,8 @@ class DatabaseFault(Exception):
 class _Trouble:
     """Turns what the driver raises when the database cannot serve into Unavailable or RolledBack."""
 
-    def __init__(self) -> None:
-        self.is_committing = False
+    def __init__(self, *, is_committing: bool = False) -> None:
+        self.is_committing = is_committing
 
     def __enter__(self) -> Self:
         return self
@@ -189,7 +204,7 @@ class _Era:
         record.info["era"] = self._current
 
     def _refuse_older(self, _connection: object, record: ConnectionPoolEntry, _proxy: object) -> None:
-        if record.info["era"] != self._current:
+        if record.info["era"] != self._current or _has_word(record):
             # The pool's own word for "connect anew".
             raise DisconnectionError
 
@@ -201,3 +216,11 @@ class _Era:
             # Others that were lost with it tell nothing new.
             if context.connection.info["era"] == self._current:
                 self._current += 1
+
+
+def _has_word(record: ConnectionPoolEntry) -> bool:
+    """Tell whether the server has said something unasked: on an idle connection that is its farewell."""
+    connection = record.driver_connection
+    poller = select.poll()
+    poller.register(connection.fileno(), select.POLLIN)  # type: ignore[union-attr]  # psycopg's own
+    return bool(poller.poll(0))

@@ -469,7 +469,8 @@ async def test_a_poll_that_takes_from_another_queue_than_it_was_offered_leaves_n
     )
     await submit(context, JobSpec(kind="test", queue="b", priority=-1), JobSpec(kind="test", queue="a"))
     await settled(polls)
-    assert sum(call.is_done for call in calls) == 2
+    # Their tasks are a turn or two behind the claim that answered them.
+    await until(lambda: sum(call.is_done for call in calls) == 2)
 
 
 async def test_many_polls_of_many_queues_all_find_their_job(polls: Polls, context: Context) -> None:

@@ -258,17 +258,30 @@ async def test_a_clock_that_was_set_back_does_not_make_the_pool_connect_again_an
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = Database(database_url, pool_size=2)
+    await _read_pid(database)
     with monkeypatch.context() as ahead:
         ahead.setattr("sqlalchemy.pool.base.time.time", lambda: 2e10)
-        async with database.begin() as one, database.begin() as other:
-            lost = [await one.scalar(_PID), await other.scalar(_PID)]
-        with psycopg.connect(database_url, autocommit=True) as admin:
-            admin.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS p (pid)", [lost])
         with pytest.raises(RolledBack):
-            await _read_pid(database)
-    # The other lost connection is not tried, and the new ones are kept.
+            await _end_own_session(database)
+    # Others of its time are not used any more, and the new ones are kept.
     assert len({await _read_pid(database) for _ in range(10)}) <= 2
     await database.close()
+
+
+async def test_a_connection_that_was_closed_while_idle_is_not_used(database_url: str) -> None:
+    database = Database(database_url, pool_size=2)
+    async with database.begin() as one, database.begin() as other:
+        pids = [await one.scalar(_PID), await other.scalar(_PID)]
+    with psycopg.connect(database_url, autocommit=True) as admin:
+        admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM unnest(%s::int[]) AS p (pid)", [pids])
+    async with database.one_write() as one, database.begin() as other:
+        assert not {await one.scalar(_PID), await other.scalar(_PID)} & set(pids)
+    await database.close()
+
+
+async def _end_own_session(database: Database) -> None:
+    async with database.begin() as conn:
+        await conn.execute(sql("SELECT pg_terminate_backend(pg_backend_pid())"))
 
 
 async def _read_pid(database: Database) -> object:
