@@ -1,7 +1,7 @@
 """What the database undid is run again: a caller does not see deadlocks and lost connections.
 
 A trigger on each table of the hot path stands for the rival: it undoes the first transactions that write.
-Its sequence counts on through rollbacks.
+Its sequence counts on through rollbacks. It fires for rows, so that loops that find nothing pass it by.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ BEGIN
 END $$;
 """
 _ON_TABLE = """
-CREATE TRIGGER undo BEFORE INSERT OR UPDATE OR DELETE ON fencepost.{table}
-FOR EACH STATEMENT EXECUTE FUNCTION undo();
+CREATE TRIGGER undo AFTER INSERT OR UPDATE OR DELETE ON fencepost.{table}
+FOR EACH ROW EXECUTE FUNCTION undo();
 """
 _TABLES = ("jobs", "ready", "scheduled", "leases", "finished", "attempts", "idempotency_keys")
 
