@@ -12,18 +12,24 @@ what it was asked before. All of that is decided here, before the application is
 
 import asyncio
 import enum
+import fcntl
+import sys
+import termios
 from array import array
+from collections import deque
 from typing import Any, ClassVar
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from app.deadlines import DEADLINES, Deadlines
 
 # The target, the names and the values; a read may bring some more before it is counted.
 MAX_HEAD_BYTES = 65_536
+# Requests of one connection that wait for their answers; each is an object of some kilobytes.
+MAX_OPEN_REQUESTS = 16
 
 
 class _Owed(enum.Enum):
@@ -34,7 +40,7 @@ class _Owed(enum.Enum):
     BODY = enum.auto()
 
 
-class _AmbiguousHead(ValueError):
+class _RefusedHead(ValueError):
     """Raised inside the parser, which makes a 400 of it."""
 
 
@@ -65,7 +71,7 @@ class Connection(HttpToolsProtocol):
         self._clock: asyncio.TimerHandle | None = None
         self._reader_clock: asyncio.TimerHandle | None = None
         # Requests with a whole head and without a whole answer.
-        self._open_count = 0
+        self._open_cycles: deque[RequestResponseCycle] = deque()
         # Bytes since anything came of them: a head that grows, or what stands between the pieces of a body.
         self._idle_bytes = 0
         self._is_broken = False
@@ -92,6 +98,11 @@ class Connection(HttpToolsProtocol):
         for clock in (self._clock, self._reader_clock):
             if clock is not None:
                 clock.cancel()
+        # uvicorn leaves its clock running when the connection was reset, and tells the last request alone.
+        self._unset_keepalive_if_required()
+        for cycle in self._open_cycles:
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -113,14 +124,18 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
-                raise _AmbiguousHead
+                raise _RefusedHead
             return  # The parser brings the head once more, without its offer.
         self._check_head()
+        if len(self._open_cycles) >= MAX_OPEN_REQUESTS:
+            raise _RefusedHead
         super().on_headers_complete()
+        self._open_cycles.append(self.cycle)
+        # uvicorn stops reading here, and would not see the client go.
+        self.flow.resume_reading()
         # A trailer is no header (RFC 9110, 6.5): who looked at the head must have seen all of it.
         self.headers = []
         self._owed = _Owed.BODY
-        self._open_count += 1
         self._idle_bytes = 0
 
     def on_body(self, body: bytes) -> None:
@@ -158,22 +173,22 @@ class Connection(HttpToolsProtocol):
             # Of HTTP/1.0 no server knows chunks.
             is_plain = version == "1.0" and host_count < 2 and b"transfer-encoding" not in names
         if not is_plain or b"#" in self.url:
-            raise _AmbiguousHead
+            raise _RefusedHead
         if b"transfer-encoding" in names:
             # A chain of codings has to be undone to be read.
             codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
             if codings != [b"chunked"]:
-                raise _AmbiguousHead
+                raise _RefusedHead
         # Fewer bytes have come at all, nearly always.
         if self._idle_bytes > MAX_HEAD_BYTES:
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if size > MAX_HEAD_BYTES:
-                raise _AmbiguousHead
+                raise _RefusedHead
 
     # What uvicorn does.
 
     def on_response_complete(self) -> None:
-        self._open_count -= 1
+        self._open_cycles.popleft()
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_reader()
@@ -188,7 +203,7 @@ class Connection(HttpToolsProtocol):
         """Answer what cannot be read, in its turn, and read no more."""
         self._is_broken = True
         is_body = self._owed is _Owed.BODY
-        is_next = self._open_count == (1 if is_body else 0)
+        is_next = len(self._open_cycles) == (1 if is_body else 0)
         if is_next and not (is_body and self.cycle.response_started):
             super().send_400_response(msg)
             self._watch_reader()
@@ -204,7 +219,7 @@ class Connection(HttpToolsProtocol):
 
     def _set_clock(self) -> None:
         """Run the clock of what is owed; none while the client has to wait for earlier answers."""
-        waits = self._open_count > (1 if self._owed is _Owed.BODY else 0)
+        waits = len(self._open_cycles) > (1 if self._owed is _Owed.BODY else 0)
         owed = _Owed.NOTHING if waits else self._owed
         if owed is self._clocked:
             return
@@ -222,7 +237,18 @@ class Connection(HttpToolsProtocol):
     def _watch_reader(self) -> None:
         """Cut the connection when nothing of what lies ready is taken; a slow reader may go on."""
         if self._reader_clock is None:
-            self._look_again(self.transport.get_write_buffer_size())
+            self._look_again(self._unread_bytes())
+
+    def _unread_bytes(self) -> int:
+        """Return what the client has not taken: here, and in the kernel, which lets megabytes in at once."""
+        here_bytes = self.transport.get_write_buffer_size()
+        descriptor = self.transport.get_extra_info("socket").fileno()
+        try:
+            answer = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
+        except OSError:
+            # It is closed, or the system does not tell.
+            return here_bytes
+        return here_bytes + int.from_bytes(answer, sys.byteorder)
 
     def _look_again(self, unread_bytes: int) -> None:
         self._reader_clock = self.loop.call_later(
@@ -230,7 +256,7 @@ class Connection(HttpToolsProtocol):
         )
 
     def _check_reader(self, unread_bytes: int) -> None:
-        left_bytes = self.transport.get_write_buffer_size()
+        left_bytes = self._unread_bytes()
         if left_bytes >= unread_bytes:
             self.transport.abort()
         else:

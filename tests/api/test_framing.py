@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 import httpx
 import pytest
 
+from app.connections import MAX_OPEN_REQUESTS
 from tests.support.server import ServerProcess
-from tests.support.sockets import RawConnection
+from tests.support.sockets import RawConnection, sockets_of, wait_for_sockets
 
 JSON = b"Content-Type: application/json\r\n"
 BODY = b'{"kind":"work"}'
@@ -285,3 +286,33 @@ def test_type_and_encoding_of_a_body_have_one_reading(server: ServerProcess) -> 
     # Any parameter is accepted, and changes nothing: the body is UTF-8.
     plain = post(length()).replace(JSON, b"Content-Type: application/json; charset=utf-16\r\n")
     assert answers_to(server, plain)[0][0] == 201
+
+
+def test_requests_that_wait_for_their_answers_on_one_connection_are_bounded(server: ServerProcess) -> None:
+    """Else one client that sends faster than it is answered fills the memory and holds everybody up."""
+    with RawConnection(server.port) as connection:
+        connection.send(get(b"/livez") * (MAX_OPEN_REQUESTS + 10))
+        answers = connection.read_to_end().count(b"HTTP/1.1 200")
+    assert answers == MAX_OPEN_REQUESTS
+    with RawConnection(server.port) as connection:
+        for _ in range(3):
+            connection.send(get(b"/livez") * MAX_OPEN_REQUESTS)
+            for _ in range(MAX_OPEN_REQUESTS):
+                assert connection.read_answer()[0] == 200
+
+
+@pytest.mark.parametrize("how", ["closed", "reset"])
+def test_client_that_has_sent_more_and_is_gone_is_granted_nothing(server: ServerProcess, how: str) -> None:
+    body = b'{"worker_id": "gone", "queues": ["q"], "wait_seconds": 20}'
+    parked = post(b"Content-Length: %d\r\n" % len(body), body).replace(b"/v1/jobs", b"/v1/leases")
+    before = sockets_of(server)
+    connection = RawConnection(server.port)
+    connection.send(parked + get(b"/livez"))
+    wait_for_sockets(server, before + 1)
+    connection.close(reset=how == "reset")
+    wait_for_sockets(server, before)
+    job = httpx.post(f"{server.url}/v1/jobs", json={"kind": "work", "queue": "q"}).json()
+    leased = httpx.post(
+        f"{server.url}/v1/leases", json={"worker_id": "w", "queues": ["q"], "wait_seconds": 5}
+    ).json()["jobs"]
+    assert [(each["id"], each["attempt"]) for each in leased] == [(job["id"], 1)]

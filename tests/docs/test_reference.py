@@ -13,7 +13,7 @@ from app import settings
 from app.api import answers, schemas
 from app.api.problems import PROBLEMS
 from app.cli import main as cli
-from app.connections import MAX_HEAD_BYTES
+from app.connections import MAX_HEAD_BYTES, MAX_OPEN_REQUESTS
 from app.deadlines import DEADLINES
 from app.domain.caller import Scope, Scopes
 from app.main import ROUTES, describe_app
@@ -299,3 +299,4 @@ def test_deadlines_stand_in_the_protocol() -> None:
         {float(KEEP_ALIVE_SECONDS)},
     ]
     assert f"{MAX_HEAD_BYTES:,} bytes" in section(PROTOCOL_TEXT, "## HTTP")
+    assert f"{MAX_OPEN_REQUESTS} of them may wait" in " ".join(section(PROTOCOL_TEXT, "## HTTP").split())

@@ -1,9 +1,15 @@
 """HTTP by hand over a socket, for what no client library would send."""
 
 import socket
+import struct
+import time
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
+
+import psutil
+
+from tests.support.server import ServerProcess
 
 
 class RawConnection:
@@ -25,6 +31,12 @@ class RawConnection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._socket.close()
+
+    def close(self, *, reset: bool = False) -> None:
+        """Close it; with ``reset`` as a machine does that has lost its memory of it."""
+        if reset:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
     def send(self, data: bytes) -> None:
@@ -93,3 +105,17 @@ class RawConnection:
         if not data:
             raise ConnectionError("the server closed the connection")
         self._unread += data
+
+
+def sockets_of(server: ServerProcess) -> int:
+    """Count the process's sockets on its port: the listening one, and each client's that it still holds."""
+    connections = psutil.Process(server.process.pid).net_connections("tcp")
+    return len([each for each in connections if each.laddr[1:] == (server.port,)])
+
+
+def wait_for_sockets(server: ServerProcess, count: int) -> None:
+    """Return when there are so many."""
+    deadline = time.monotonic() + 30
+    while sockets_of(server) != count:
+        assert time.monotonic() < deadline, f"{sockets_of(server)} sockets are open, not {count}"
+        time.sleep(0.05)
