@@ -12,7 +12,6 @@ from app.api.problems import PROBLEMS, problem_response
 from app.api.routing import Endpoint, Query, Routes, answer
 from app.api.service import Service
 from app.domain.errors import FencepostError, Misconfigured, Unavailable
-from app.store.reads import read_schema_version
 
 CHECK_SECONDS = 2.0
 
@@ -55,8 +54,8 @@ async def get_readiness(request: Request, service: Service, _query: Query) -> Re
 
 async def _failing_database(service: Service) -> list[str]:
     try:
-        async with asyncio.timeout(CHECK_SECONDS), service.context.database.one_statement() as conn:
-            version = await read_schema_version(conn)
+        async with asyncio.timeout(CHECK_SECONDS):
+            version = await service.read_version.submit(None)
     except (Unavailable, TimeoutError):
         return ["database"]
     except Misconfigured:

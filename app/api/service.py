@@ -19,7 +19,7 @@ from app.operations.retries import retried
 from app.operations.server_clock import ServerClock
 from app.operations.settle import Closing, Completing, Settled, complete_leases, end_leases
 from app.operations.submit import Submitted, submit_jobs
-from app.store.reads import read_jobs
+from app.store.reads import read_jobs, read_schema_version
 
 # Without coalescing every call may have a connection of its own, or the comparison is unfair.
 _UNCOALESCED_IN_FLIGHT = 64
@@ -55,6 +55,7 @@ class Service:
     end: Coalescer[Closing, Settled]
     verify: Coalescer[Token, None]
     read: Coalescer[str, Job]
+    read_version: Coalescer[None, str]
 
     def drain(self) -> None:
         """Answer everybody who waits, and let nobody wait any more: shutdown has begun."""
@@ -116,6 +117,8 @@ def make_service(
             max_items=min(max_coalesced_items, _MAX_READ_ITEMS),
             max_in_flight=in_flight,
         ),
+        # Anybody may ask for readiness: one look at a time is for all who ask.
+        read_version=Coalescer(partial(_read_version, context), max_in_flight=1),
     )
 
 
@@ -125,6 +128,13 @@ def _spec_bytes(spec: JobSpec) -> int:
 
 def _completing_bytes(completing: Completing) -> int:
     return len(completing.completion.result or "") + sum(map(_spec_bytes, completing.enqueue))
+
+
+@retried
+async def _read_version(context: Context, askers: Sequence[None]) -> list[str | FencepostError]:
+    async with context.database.one_statement() as conn:
+        version = await read_schema_version(conn)
+    return [version for _ in askers]
 
 
 @retried

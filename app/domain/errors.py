@@ -14,7 +14,7 @@
     ├── NotEditable           not_editable
     ├── Unavailable           unavailable
     │   └── RolledBack        (the same code; nothing was kept, so it is run again first)
-    └── Misconfigured         (never an answer: the service does not start)
+    └── Misconfigured         internal_error (mostly before the service starts)
 
 The code is stable, the sentence may change. ``pointer`` is a JSON pointer into the request, or None.
 """

@@ -9,6 +9,7 @@ transaction with another session. Behind one, the settings go into each transact
 nothing is prepared.
 """
 
+import asyncio
 import re
 from typing import Any
 
@@ -50,6 +51,7 @@ SELECT set_config('TimeZone', 'UTC', false), set_config('DateStyle', 'ISO', fals
 _HOST = r"(/[^,]*|@?[A-Za-z0-9._:%-]*)"
 _HOSTS = re.compile(rf"{_HOST}(,{_HOST})*")
 _PORTS = re.compile(r"[0-9]*(,[0-9]*)*")
+_PER_HOST = ("host", "hostaddr", "port")
 
 
 class ServiceConnection(AsyncConnection[Any]):
@@ -69,21 +71,37 @@ class ServiceConnection(AsyncConnection[Any]):
 class Connector:
     """Opens connections to the server of one URL, which libpq reads: several hosts, sockets and TLS included.
 
-    ``is_pooled`` turns True with the first connection that is found to go through a transaction pooler.
-    Raises Misconfigured for a URL that libpq cannot read, without quoting it.
+    Of several hosts the one that served last is tried first, and each has its share of the time, so that
+    silent ones do not use up the whole of it. ``is_pooled`` turns True with the first connection that is
+    found to go through a transaction pooler. Raises Misconfigured for a URL that libpq cannot read, without
+    quoting it.
     """
 
     def __init__(self, url: str) -> None:
-        self._parameters = connection_parameters(url)
+        self._hosts = _hosts_of(connection_parameters(url))
+        self._turn = 0
         self.is_pooled = False
 
     async def connect(
         self, *, application_name: str = "fencepost", autocommit: bool = False
     ) -> ServiceConnection:
         """Open a connection to a server that takes writes. Raises psycopg's OperationalError."""
-        parameters = {**self._parameters, "application_name": application_name, "autocommit": autocommit}
+        own = {"application_name": application_name, "autocommit": autocommit}
+        failure = OperationalError("no host answered in time")
+        for _ in self._hosts:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS / len(self._hosts)):
+                    return _pass_texts_on(await self._connect(self._hosts[self._turn] | own))
+            except OperationalError as error:
+                failure = error
+            except TimeoutError:
+                pass
+            self._turn = (self._turn + 1) % len(self._hosts)
+        raise failure
+
+    async def _connect(self, parameters: dict[str, Any]) -> ServiceConnection:
         if not self.is_pooled:
-            options = " ".join(filter(None, [str(self._parameters.get("options", "")), _OPTIONS]))
+            options = " ".join(filter(None, [parameters.get("options"), _OPTIONS]))
             try:
                 connection = await ServiceConnection.connect(**{**parameters, "options": options})
             except OperationalError as error:
@@ -93,10 +111,19 @@ class Connector:
             else:
                 self.is_pooled = await _prepare_session(connection)
                 if not self.is_pooled:
-                    return _pass_texts_on(connection)
+                    return connection
                 await connection.close()
-        connection = await ServiceConnection.connect(**{**parameters, "prepare_threshold": None})
-        return _pass_texts_on(connection)
+        return await ServiceConnection.connect(**{**parameters, "prepare_threshold": None})
+
+
+def _hosts_of(parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the parameters of each host, in the order of the URL; a single value is that of all."""
+    lists = {name: str(parameters[name]).split(",") for name in _PER_HOST if name in parameters}
+    count = max((len(values) for values in lists.values()), default=1)
+    return [
+        parameters | {name: values[number % len(values)] for name, values in lists.items()}
+        for number in range(count)
+    ]
 
 
 def connection_parameters(url: str) -> dict[str, Any]:
@@ -114,18 +141,24 @@ def connection_parameters(url: str) -> dict[str, Any]:
         # libpq's error: nothing of the URL is quoted.
         raise Misconfigured("the database URL cannot be parsed; are its special characters encoded?")
     return {
-        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         # After a failover the address may lead to a server that takes no writes yet, or no more.
         "target_session_attrs": "read-write",
         **parameters,
+        # A request has to be answered within five seconds, whatever the URL says.
+        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "client_encoding": "UTF8",
     }
 
 
 async def _prepare_session(connection: ServiceConnection) -> bool:
     """Set what the environment may have overruled; return whether the options were ignored."""
-    row = await (await connection.execute(_PREPARE_SESSION)).fetchone()
-    await connection.commit()
+    try:
+        row = await (await connection.execute(_PREPARE_SESSION)).fetchone()
+        await connection.commit()
+    except BaseException:
+        # Nobody else knows of it yet.
+        connection.pgconn.finish()
+        raise
     return row is None or bool(row[2])
 
 

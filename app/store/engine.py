@@ -14,7 +14,13 @@ from typing import Any, Self
 
 from sqlalchemy import Row, event, text
 from sqlalchemy.engine import Engine, ExceptionContext
-from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
+from sqlalchemy.exc import (
+    DBAPIError,
+    DisconnectionError,
+    InterfaceError,
+    OperationalError,
+    ResourceClosedError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection as Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -36,6 +42,7 @@ _READ_ONLY = "25006"
 _NOT_NOW = ("53",)
 # Of transactions that got into each other's way the server has undone one: serialization, deadlock.
 _UNDONE = ("40001", "40P01", _READ_ONLY)
+_SILENCES = 2
 # No such table, no such schema.
 _NO_SCHEMA = ("42P01", "3F000")
 
@@ -132,17 +139,19 @@ class Database:
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Connection]:
         """Open a transaction whose reads all see one state of the database; the caller bounds its time."""
-        async with self._transaction(self._snapshot, seconds=None) as conn:
+        async with self._transaction(self._snapshot, seconds=None, is_read=True) as conn:
             yield conn
 
     @asynccontextmanager
-    async def _transaction(self, engine: AsyncEngine, *, seconds: float | None) -> AsyncIterator[Connection]:
+    async def _transaction(
+        self, engine: AsyncEngine, *, seconds: float | None, is_read: bool = False
+    ) -> AsyncIterator[Connection]:
         with _Trouble() as trouble:
             async with asyncio.timeout(seconds), engine.begin() as conn:
                 if self._connector.is_pooled:
                     await conn.execute(ASK_AGAIN, _ASKED)
                 yield conn
-                trouble.is_committing = True
+                trouble.is_committing = not is_read
 
     async def close(self) -> None:
         await self._engine.dispose()
@@ -179,7 +188,9 @@ class _Trouble:
                 raise RolledBack("The database undid the transaction.") from error
             if error.connection_invalidated or state.startswith(_NOT_NOW):
                 raise Unavailable("The database does not answer.") from error
-        if isinstance(error, (OperationalError, InterfaceError, PoolTimeoutError, OSError)):
+        # The last two: SQLAlchemy's first look at the server was cut short by the time limit.
+        not_now = (OperationalError, InterfaceError, PoolTimeoutError, OSError)
+        if isinstance(error, (*not_now, ResourceClosedError, NotImplementedError)):
             raise Unavailable("The database does not answer.") from error
         if isinstance(error, DBAPIError):
             raise DatabaseFault(error) from None
@@ -188,17 +199,20 @@ class _Trouble:
 class _Era:
     """Lets go of every connection of the pool once one of them is found to be lost.
 
-    A server that takes no writes any more counts as lost. SQLAlchemy would compare times of the process's own
-    clock, and connect anew for each call after that was set back.
+    A server that takes no writes any more counts as lost, and so does one that lets two transactions in a row
+    run out of time. SQLAlchemy would compare times of the process's own clock, and connect anew for each call
+    after that was set back.
     """
 
     def __init__(self) -> None:
         self._current = 0
+        self._silences = 0
 
     def watch(self, engine: Engine) -> None:
         event.listen(engine, "handle_error", self._end)
         event.listen(engine, "connect", self._begin)
         event.listen(engine, "checkout", self._refuse_older)
+        event.listen(engine, "checkin", self._note_success)
 
     def _begin(self, _connection: object, record: ConnectionPoolEntry) -> None:
         record.info["era"] = self._current
@@ -208,14 +222,25 @@ class _Era:
             # The pool's own word for "connect anew".
             raise DisconnectionError
 
+    def _note_success(self, connection: object | None, _record: ConnectionPoolEntry) -> None:
+        if connection is not None:
+            self._silences = 0
+
     def _end(self, context: ExceptionContext) -> None:
         if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
             context.is_disconnect = True
-        if context.is_disconnect and context.connection is not None:
-            context.invalidate_pool_on_disconnect = False
-            # Others that were lost with it tell nothing new.
-            if context.connection.info["era"] == self._current:
-                self._current += 1
+        if not context.is_disconnect or context.connection is None:
+            return
+        context.invalidate_pool_on_disconnect = False
+        if not isinstance(context.original_exception, Exception):
+            # Cancelled: it may have been this one statement that took too long.
+            self._silences += 1
+            if self._silences < _SILENCES:
+                return
+        # Others that were lost with it tell nothing new.
+        if context.connection.info["era"] == self._current:
+            self._current += 1
+            self._silences = 0
 
 
 def _has_word(record: ConnectionPoolEntry) -> bool:

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -306,3 +307,60 @@ async def test_waiting_for_a_connection_and_the_statements_share_one_limit(
 async def _sleep(database: Database) -> None:
     async with database.begin() as conn:
         await conn.execute(sql("SELECT pg_sleep(3)"))
+
+
+async def test_silent_hosts_do_not_keep_the_service_from_one_that_answers(database_url: str) -> None:
+    given = conninfo_to_dict(database_url)
+    with _silent_listener() as one, _silent_listener() as other:
+        hosts = f"host=127.0.0.1,127.0.0.1,{given['host']}&port={one},{other},{given.get('port', 5432)}"
+        url = f"postgresql:///{given['dbname']}?user={given['user']}&connect_timeout=30&{hosts}"
+        database = Database(url, pool_size=2)
+        begun = time.monotonic()
+        await _read_pid(database)
+        found_after = time.monotonic() - begun
+        begun = time.monotonic()
+        async with database.begin() as first, database.begin() as second:
+            assert await first.scalar(_PID) != await second.scalar(_PID)
+        # The one that answered is tried first from now on.
+        assert time.monotonic() - begun < found_after
+        await database.close()
+
+
+@contextmanager
+def _silent_listener() -> Iterator[int]:
+    """Accept connections, and say nothing; gives its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        yield port
+
+
+async def test_one_statement_that_takes_too_long_leaves_the_other_connections_alone(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(database_url, pool_size=3)
+    async with database.begin() as one, database.begin() as other, database.begin() as third:
+        pids = {await one.scalar(_PID), await other.scalar(_PID), await third.scalar(_PID)}
+    with monkeypatch.context() as short:
+        short.setattr("app.store.engine.TRANSACTION_SECONDS", 0.2)
+        with pytest.raises(Unavailable):
+            await _sleep(database)
+    async with database.begin() as one, database.begin() as other, database.begin() as third:
+        after = {await one.scalar(_PID), await other.scalar(_PID), await third.scalar(_PID)}
+    assert len(after & pids) == 2
+    await database.close()
+
+
+async def test_a_server_that_is_silent_twice_loses_all_its_connections(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(database_url, pool_size=3)
+    async with database.begin() as one, database.begin() as other, database.begin() as third:
+        pids = {await one.scalar(_PID), await other.scalar(_PID), await third.scalar(_PID)}
+    with monkeypatch.context() as short:
+        short.setattr("app.store.engine.TRANSACTION_SECONDS", 0.2)
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                await _sleep(database)
+    async with database.begin() as one, database.begin() as other, database.begin() as third:
+        assert not {await one.scalar(_PID), await other.scalar(_PID), await third.scalar(_PID)} & pids
+    await database.close()
