@@ -14,20 +14,14 @@ from typing import Any, Self
 
 from sqlalchemy import Row, event, text
 from sqlalchemy.engine import Engine, ExceptionContext
-from sqlalchemy.exc import (
-    DBAPIError,
-    DisconnectionError,
-    InterfaceError,
-    OperationalError,
-    ResourceClosedError,
-)
+from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection as Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.elements import TextClause
 
-from app.domain.errors import Misconfigured, RolledBack, Unavailable
+from app.domain.errors import FencepostError, Misconfigured, RolledBack, Unavailable
 from app.store.connections import SETTINGS, Connector
 
 POOL_TIMEOUT_SECONDS = 3
@@ -132,8 +126,11 @@ class Database:
             async with self.begin() as conn:
                 yield conn
         else:
-            with _Trouble(is_committing=is_committing):
-                async with asyncio.timeout(TRANSACTION_SECONDS), self._autocommit.connect() as conn:
+            with _Trouble(is_committing=is_committing) as trouble:
+                async with (
+                    asyncio.timeout(TRANSACTION_SECONDS) as trouble.limit,
+                    self._autocommit.connect() as conn,
+                ):
                     yield conn
 
     @asynccontextmanager
@@ -147,7 +144,7 @@ class Database:
         self, engine: AsyncEngine, *, seconds: float | None, is_read: bool = False
     ) -> AsyncIterator[Connection]:
         with _Trouble() as trouble:
-            async with asyncio.timeout(seconds), engine.begin() as conn:
+            async with asyncio.timeout(seconds) as trouble.limit, engine.begin() as conn:
                 if self._connector.is_pooled:
                     await conn.execute(ASK_AGAIN, _ASKED)
                 yield conn
@@ -174,6 +171,7 @@ class _Trouble:
 
     def __init__(self, *, is_committing: bool = False) -> None:
         self.is_committing = is_committing
+        self.limit: asyncio.Timeout | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -188,9 +186,11 @@ class _Trouble:
                 raise RolledBack("The database undid the transaction.") from error
             if error.connection_invalidated or state.startswith(_NOT_NOW):
                 raise Unavailable("The database does not answer.") from error
-        # The last two: SQLAlchemy's first look at the server was cut short by the time limit.
-        not_now = (OperationalError, InterfaceError, PoolTimeoutError, OSError)
-        if isinstance(error, (*not_now, ResourceClosedError, NotImplementedError)):
+        if isinstance(error, (OperationalError, InterfaceError, PoolTimeoutError, OSError)):
+            raise Unavailable("The database does not answer.") from error
+        # SQLAlchemy's first look at a server raises errors of its own when the time limit cuts it short.
+        is_over = self.limit is not None and self.limit.expired()
+        if is_over and isinstance(error, Exception) and not isinstance(error, FencepostError):
             raise Unavailable("The database does not answer.") from error
         if isinstance(error, DBAPIError):
             raise DatabaseFault(error) from None

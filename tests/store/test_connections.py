@@ -1,6 +1,7 @@
 """How connections are made: what they ask for, through a pooler or not, and where they do not go."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -338,14 +339,12 @@ async def test_one_statement_that_takes_too_long_leaves_the_other_connections_al
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = Database(database_url, pool_size=3)
-    async with database.begin() as one, database.begin() as other, database.begin() as third:
-        pids = {await one.scalar(_PID), await other.scalar(_PID), await third.scalar(_PID)}
+    pids = await _three_pids(database)
     with monkeypatch.context() as short:
         short.setattr("app.store.engine.TRANSACTION_SECONDS", 0.2)
         with pytest.raises(Unavailable):
             await _sleep(database)
-    async with database.begin() as one, database.begin() as other, database.begin() as third:
-        after = {await one.scalar(_PID), await other.scalar(_PID), await third.scalar(_PID)}
+    after = await _three_pids(database)
     assert len(after & pids) == 2
     await database.close()
 
@@ -354,13 +353,30 @@ async def test_a_server_that_is_silent_twice_loses_all_its_connections(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = Database(database_url, pool_size=3)
-    async with database.begin() as one, database.begin() as other, database.begin() as third:
-        pids = {await one.scalar(_PID), await other.scalar(_PID), await third.scalar(_PID)}
+    pids = await _three_pids(database)
     with monkeypatch.context() as short:
         short.setattr("app.store.engine.TRANSACTION_SECONDS", 0.2)
         for _ in range(2):
             with pytest.raises(Unavailable):
                 await _sleep(database)
-    async with database.begin() as one, database.begin() as other, database.begin() as third:
-        assert not {await one.scalar(_PID), await other.scalar(_PID), await third.scalar(_PID)} & pids
+    assert not await _three_pids(database) & pids
     await database.close()
+
+
+async def _three_pids(database: Database) -> set[object]:
+    """Return the sessions of three connections that are open at once."""
+    async with database.begin() as one, database.begin() as other, database.begin() as third:
+        return {await conn.scalar(_PID) for conn in (one, other, third)}
+
+
+async def test_a_first_look_at_the_server_that_is_cut_short_is_unavailable(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever in it the time ends; SQLAlchemy would raise errors of its own."""
+    for step in range(40):
+        with monkeypatch.context() as short:
+            short.setattr("app.store.engine.TRANSACTION_SECONDS", step / 2000)
+            database = Database(database_url, pool_size=1)
+            with contextlib.suppress(Unavailable):
+                await _read_pid(database)
+            await database.close()
