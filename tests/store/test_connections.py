@@ -1,12 +1,11 @@
 """How connections are made: what they ask for, through a pooler or not, and where they do not go."""
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -18,7 +17,7 @@ from app.domain.errors import Misconfigured, RolledBack, Unavailable
 from app.main import migrate
 from app.operations.wakeups import Wakeups
 from app.store.connections import SETTINGS, Connector
-from app.store.engine import Database, DatabaseFault, fetch, sql
+from app.store.engine import Connection, Database, DatabaseFault, fetch, sql
 from app.store.notifications import listen
 from tests.support.pooler import Pooler
 
@@ -369,14 +368,26 @@ async def _three_pids(database: Database) -> set[object]:
         return {await conn.scalar(_PID) for conn in (one, other, third)}
 
 
-async def test_a_first_look_at_the_server_that_is_cut_short_is_unavailable(
+async def test_whatever_is_raised_when_the_time_is_over_is_unavailable_and_a_fault_before_stays_one(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever in it the time ends; SQLAlchemy would raise errors of its own."""
-    for step in range(40):
-        with monkeypatch.context() as short:
-            short.setattr("app.store.engine.TRANSACTION_SECONDS", step / 2000)
-            database = Database(database_url, pool_size=1)
-            with contextlib.suppress(Unavailable):
-                await _read_pid(database)
-            await database.close()
+    """SQLAlchemy's first look at a server raises errors of its own when it is cut short."""
+    database = Database(database_url, pool_size=1)
+    for opening in (database.begin, database.one_statement):
+        with pytest.raises(NotImplementedError):
+            await _raise_instead_of_ending(opening, after_seconds=0)
+    monkeypatch.setattr("app.store.engine.TRANSACTION_SECONDS", 0.2)
+    for opening in (database.begin, database.one_statement):
+        with pytest.raises(Unavailable):
+            await _raise_instead_of_ending(opening, after_seconds=30)
+    await database.close()
+
+
+async def _raise_instead_of_ending(
+    opening: Callable[[], AbstractAsyncContextManager[Connection]], *, after_seconds: float
+) -> None:
+    async with opening():
+        try:
+            await asyncio.sleep(after_seconds)
+        finally:
+            raise NotImplementedError
