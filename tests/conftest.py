@@ -90,13 +90,21 @@ def admin_url() -> Iterator[str]:
     if given is not None:
         yield given
         return
+    with server_in_memory() as url:
+        yield url
+
+
+@contextmanager
+def server_in_memory() -> Iterator[str]:
+    """Run a bundled server that forgets everything; give the URL of a database on it."""
     # Not in pytest's own folder: as root the server runs under another account, and the next pytest that
     # starts on the machine closes that folder to all others.
     with tempfile.TemporaryDirectory(prefix="fencepost-tests-", dir=_memory_folder()) as folder:
         server = BundledServer(Path(folder), settings=_FAST)
-        url = server.start()
-        yield url
-        server.stop()
+        try:
+            yield server.start()
+        finally:
+            server.stop()
 
 
 def _memory_folder() -> Path | None:

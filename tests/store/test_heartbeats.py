@@ -1,13 +1,18 @@
 """A heartbeat must not bloat: every one is a heap-only-tuple update."""
 
+from collections.abc import Iterator
+
+import pytest
 from sqlalchemy import text
 
 from app.domain.calls import Heartbeat
 from app.domain.job import JobSpec
 from app.domain.retention import Retention
+from app.main import migrate
 from app.operations.context import Context
 from app.operations.heartbeat import heartbeat_leases
 from app.store.engine import Database
+from tests.conftest import server_in_memory
 from tests.support.factory import lease, submit, token_of
 from tests.support.signals import RecordedSignals
 
@@ -15,9 +20,21 @@ LEASES = 500
 BEATS = 5
 
 
-async def test_heartbeats_are_heap_only_updates(database_url: str) -> None:
+@pytest.fixture
+def lonely_database_url() -> Iterator[str]:
+    """An empty, migrated database on a server of its own.
+
+    While any database of a server has a transaction that writes, no new horizon is taken for pruning pages
+    (GlobalVisTestShouldUpdate in PostgreSQL's procarray.c), so other tests would fill this one's pages.
+    """
+    with server_in_memory() as url:
+        migrate(url)
+        yield url
+
+
+async def test_heartbeats_are_heap_only_updates(lonely_database_url: str) -> None:
     # One connection, since each session keeps its own counts until they are flushed.
-    database = Database(database_url, pool_size=1)
+    database = Database(lonely_database_url, pool_size=1)
     context = Context(database, Retention(), RecordedSignals())
     await submit(context, *[JobSpec(kind="test", progress_timeout_seconds=60.0)] * LEASES)
     granted = await lease(context, max_jobs=LEASES)
