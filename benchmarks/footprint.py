@@ -23,7 +23,7 @@ SELECT pid FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'fencepost%'
 """
 
-_COUNT_UNFINISHED = "SELECT count(*) FROM fencepost.jobs"
+_COUNT_UNFINISHED = "SELECT (SELECT count(*) FROM fencepost.jobs) - (SELECT count(*) FROM fencepost.finished)"
 
 _READ_UPDATES = """
 SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables

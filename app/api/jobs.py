@@ -35,7 +35,8 @@ from app.domain.job import Job, JobState
 from app.operations.manage import cancel_job, edit_job, redrive_job
 from app.operations.retries import retried
 from app.operations.submit import submit_batch
-from app.store.reads import list_job_ids, read_attempts, read_jobs
+from app.store.listings import list_job_ids
+from app.store.reads import read_attempts, read_jobs
 
 MAX_WAIT_SECONDS = 30.0
 DEFAULT_PAGE, MAX_PAGE = 50, 200

@@ -10,6 +10,8 @@ from app.store.schedule import NextDue
 
 MAX_JOBS_A_STEP = 1000
 MAX_KEYS_A_STEP = 10_000
+MAX_DELETED_A_STEP = 5_000
+_FIRST_ID = "00000000-0000-0000-0000-000000000000"
 
 
 async def read_now(context: Context) -> datetime:
@@ -75,12 +77,27 @@ async def prune(context: Context) -> list[str]:
     dropped = []
     for name in old:
         try:
+            if name.startswith("finished"):
+                await _delete_jobs_of(context, name)
             async with context.database.upkeep() as conn:
                 await partitions.drop_partition(conn, name)
         except Unavailable:
             continue
         dropped.append(name)
     return dropped
+
+
+async def _delete_jobs_of(context: Context, partition: str) -> None:
+    """Delete the jobs that ended in a partition, in steps, so that nothing is locked for long.
+
+    What was deleted before an interruption is passed over quickly the next time.
+    """
+    last_id, count = _FIRST_ID, MAX_DELETED_A_STEP
+    while count == MAX_DELETED_A_STEP:
+        async with context.database.upkeep() as conn:
+            count, last_id = await partitions.delete_jobs_of(
+                conn, partition, after_id=last_id, max_jobs=MAX_DELETED_A_STEP
+            )
 
 
 async def examine(context: Context) -> list[str]:

@@ -7,7 +7,7 @@ from app.store.engine import Connection, fetch, sql
 # runs now. SKIP LOCKED: a holder that is just settling or beating has the word. LEAST ignores nulls.
 LOCK_RUN_OUT_LEASES = sql("""
 SELECT l.job_id, l.lease_version, l.attempt, l.cancel_requested, l.expires_at, l.stalls_at, l.deadline_at,
-       j.max_attempts, j.backoff, l.queue, now() AS now
+       j.max_attempts, j.backoff, j.queue, now() AS now
 FROM fencepost.leases l
 CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = l.job_id LIMIT 1) j
 WHERE least(l.expires_at, l.stalls_at, l.deadline_at) <= now()

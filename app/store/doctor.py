@@ -8,8 +8,13 @@ from app.store.engine import Connection, fetch, sql
 
 MAX_SHOWN = 20
 
-# Whole tables may take longer than any request may.
-LIFT_TIMEOUT = sql("SET LOCAL statement_timeout = 0")
+# Whole tables take longer than any request may, and other plans than those of the hot path.
+READ_WHOLE_TABLES = sql("""
+SELECT set_config(name, value, true)
+FROM (
+    VALUES ('statement_timeout', '0'), ('enable_seqscan', 'on'), ('enable_hashjoin', 'on')
+) AS s (name, value)
+""")
 
 CHECKS = {
     "is in more than one state": sql("""
@@ -22,9 +27,10 @@ CHECKS = {
         GROUP BY job_id HAVING count(*) > 1
         LIMIT :max_shown
     """),
-    "is unfinished but in no state": sql("""
+    "is in no state": sql("""
         SELECT j.job_id FROM fencepost.jobs j
-        WHERE NOT EXISTS (SELECT FROM fencepost.ready r WHERE r.job_id = j.job_id)
+        WHERE NOT EXISTS (SELECT FROM fencepost.finished f WHERE f.job_id = j.job_id)
+          AND NOT EXISTS (SELECT FROM fencepost.ready r WHERE r.job_id = j.job_id)
           AND NOT EXISTS (SELECT FROM fencepost.scheduled s WHERE s.job_id = j.job_id)
           AND NOT EXISTS (SELECT FROM fencepost.leases l WHERE l.job_id = j.job_id)
         LIMIT :max_shown
@@ -38,9 +44,13 @@ CHECKS = {
         WHERE NOT EXISTS (SELECT FROM fencepost.jobs j WHERE j.job_id = p.job_id)
         LIMIT :max_shown
     """),
-    "is finished and unfinished": sql("""
-        SELECT j.job_id FROM fencepost.jobs j
-        WHERE EXISTS (SELECT FROM fencepost.finished f WHERE f.job_id = j.job_id)
+    "waits elsewhere than it says": sql("""
+        SELECT p.job_id FROM (
+            SELECT job_id, queue, priority, run_at FROM fencepost.ready
+            UNION ALL SELECT job_id, queue, priority, run_at FROM fencepost.scheduled
+        ) p
+        JOIN fencepost.jobs j ON j.job_id = p.job_id
+        WHERE (p.queue, p.priority, p.run_at) IS DISTINCT FROM (j.queue, j.priority, j.run_at)
         LIMIT :max_shown
     """),
     "has used more attempts than it may": sql("""
@@ -92,7 +102,7 @@ async def examine(conn: Connection) -> list[str]:
 
     The transaction must be a snapshot: a job that moves between two checks would be reported.
     """
-    await conn.execute(LIFT_TIMEOUT)
+    await conn.execute(READ_WHOLE_TABLES)
     findings = []
     for sentence, statement in CHECKS.items():
         rows = await fetch(conn, statement, {"max_shown": MAX_SHOWN})

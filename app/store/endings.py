@@ -17,7 +17,7 @@ from app.store.engine import Connection, Rows, fetch, sql
 
 LOCK_LEASES = sql("""
 SELECT l.job_id, l.lease_version, l.attempt, l.cancel_requested, l.expires_at, l.stalls_at, l.deadline_at,
-       j.max_attempts, j.backoff, l.queue, now() AS now
+       j.max_attempts, j.backoff, j.queue, now() AS now
 FROM fencepost.leases l
 JOIN unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i (job_id, lease_version)
   ON l.job_id = i.job_id AND l.lease_version = i.lease_version
@@ -47,9 +47,9 @@ WITH input AS (
               now() + make_interval(secs => i.delay_seconds) AS delayed_to,
               i.delay_seconds
 ), after AS MATERIALIZED (
-    SELECT e.job_id, e.lease_version + e.version_step AS next_version, e.attempt_after, e.priority, e.queue,
-           e.checkpoint, e.state, e.granted_at, e.worker_id, e.fingerprint,
-           COALESCE(e.delayed_to, e.run_at) AS run_at,
+    SELECT e.job_id, e.lease_version + e.version_step AS next_version, e.attempt_after, j.priority, j.queue,
+           j.kind, j.parent_job_id, e.checkpoint, e.state, e.granted_at, e.worker_id, e.has_key, e.delayed_to,
+           e.delay_seconds, COALESCE(e.delayed_to, j.run_at) AS run_at,
            COALESCE(
                CASE WHEN e.outcome <> 'released' THEN e.ending_error END,
                CASE WHEN e.state = 'cancelled' AND e.cancel_reason IS NOT NULL
@@ -59,6 +59,7 @@ WITH input AS (
            ) AS error,
            json_build_object('attempt', e.attempt, 'outcome', e.outcome, 'error', e.ending_error) AS previous
     FROM ended e
+    CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = e.job_id LIMIT 1) j
 ), recorded AS (
     INSERT INTO fencepost.attempts (
         job_id, lease_version, granted_at, ended_at, attempt, outcome, worker_id, error, fingerprint
@@ -77,29 +78,22 @@ WITH input AS (
     )
     SELECT job_id, run_at, next_version, attempt_after, priority, queue, checkpoint, error, previous
     FROM after WHERE state = 'scheduled'
-), buried AS MATERIALIZED (
-    SELECT j.*, a.run_at, a.granted_at, a.next_version, a.attempt_after, a.priority AS last_priority,
-           a.state, a.worker_id, a.error, a.checkpoint, a.previous
+), put_off AS (
+    UPDATE fencepost.jobs j
+    SET run_at = a.run_at
     FROM after a
-    CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = a.job_id LIMIT 1) j
-    WHERE a.state IN ('dead', 'cancelled')
-), gone AS (
-    DELETE FROM fencepost.jobs
-    WHERE job_id = ANY (ARRAY(SELECT job_id FROM after WHERE state IN ('dead', 'cancelled')))
+    WHERE j.job_id = ANY (ARRAY(SELECT job_id FROM after WHERE delayed_to IS NOT NULL))
+      AND j.job_id = a.job_id AND a.state IN ('ready', 'scheduled')
 ), to_finished AS (
     INSERT INTO fencepost.finished (
-        job_id, created_at, run_at, granted_at, finished_at, lease_version, max_runtime_seconds,
-        progress_timeout_seconds, parent_job_id, parent_lease_version, attempt, max_attempts, priority,
-        state, queue, kind, worker_id, payload, metadata, backoff, error, checkpoint, previous,
-        traceparent, tracestate, caller, idempotency_key
+        job_id, granted_at, finished_at, lease_version, attempt, has_key, state, worker_id, error,
+        checkpoint, previous, queue, kind, parent_job_id
     )
-    SELECT job_id, created_at, run_at, granted_at, now(), next_version, max_runtime_seconds,
-           progress_timeout_seconds, parent_job_id, parent_lease_version, attempt_after, max_attempts,
-           last_priority, state, queue, kind, worker_id, payload, metadata, backoff, error, checkpoint,
-           previous, traceparent, tracestate, caller, idempotency_key
-    FROM buried
+    SELECT job_id, granted_at, now(), next_version, attempt_after, has_key, state, worker_id, error,
+           checkpoint, previous, queue, kind, parent_job_id
+    FROM after WHERE state IN ('dead', 'cancelled')
 )
-SELECT job_id, queue, state, delay_seconds FROM ended
+SELECT job_id, queue, state, delay_seconds FROM after
 """)
 
 

@@ -1,8 +1,7 @@
 """Cancel, redrive and edit: the verbs of people, one job at a time.
 
-A job is locked where its state is (the row in ready, scheduled or leases, or in finished), never in
-``jobs``: holder calls lock leases first and delete from jobs afterwards, and the other order would
-deadlock with them.
+A job is locked where its state is (the row in ready, scheduled or leases, or in finished), and its row in
+``jobs`` is written afterwards: holder calls go in this order, and the other one would deadlock with them.
 """
 
 from dataclasses import dataclass
@@ -13,8 +12,14 @@ from app.domain.job import JobState, Token
 from app.domain.retention import Retention
 from app.store.engine import Connection, Statement, fetch, sql
 
+# A ready job's row is found by the place that its job names.
 LOCK_READY = sql("""
-SELECT job_id, lease_version, attempt, queue FROM fencepost.ready WHERE job_id = :job_id FOR UPDATE
+SELECT r.job_id, r.lease_version, r.attempt, r.queue
+FROM fencepost.jobs j
+JOIN fencepost.ready r
+  ON r.queue = j.queue AND r.priority = j.priority AND r.run_at = j.run_at AND r.job_id = j.job_id
+WHERE j.job_id = :job_id
+FOR UPDATE OF r
 """)
 
 LOCK_SCHEDULED = sql("""
@@ -22,42 +27,47 @@ SELECT job_id, lease_version, attempt, queue FROM fencepost.scheduled WHERE job_
 """)
 
 LOCK_RUNNING = sql("""
-SELECT job_id, lease_version, attempt, queue FROM fencepost.leases WHERE job_id = :job_id FOR UPDATE
+SELECT l.job_id, l.lease_version, l.attempt, j.queue
+FROM fencepost.leases l
+JOIN fencepost.jobs j ON j.job_id = l.job_id
+WHERE l.job_id = :job_id
+FOR UPDATE OF l
 """)
 
 LOCK_FINISHED = sql("""
-SELECT job_id, lease_version, attempt, queue, state
-FROM fencepost.finished
-WHERE job_id = :job_id
-  AND finished_at > now() - make_interval(secs => CASE state
+SELECT f.job_id, f.lease_version, f.attempt, j.queue, f.state
+FROM fencepost.finished f
+JOIN fencepost.jobs j ON j.job_id = f.job_id
+WHERE f.job_id = :job_id
+  AND f.finished_at > now() - make_interval(secs => CASE f.state
       WHEN 'dead' THEN CAST(:dead_seconds AS double precision)
       ELSE CAST(:finished_seconds AS double precision) END)
-FOR UPDATE
+FOR UPDATE OF f
 """)
 
 CANCEL_WAITING = sql("""
-WITH waiting AS MATERIALIZED (
-    SELECT * FROM fencepost.ready WHERE job_id = :job_id AND lease_version = :lease_version
-    UNION ALL
-    SELECT * FROM fencepost.scheduled WHERE job_id = :job_id AND lease_version = :lease_version
+WITH job AS MATERIALIZED (
+    SELECT * FROM fencepost.jobs WHERE job_id = :job_id
 ), from_ready AS (
-    DELETE FROM fencepost.ready WHERE job_id = :job_id AND lease_version = :lease_version
+    DELETE FROM fencepost.ready r
+    USING job j
+    WHERE r.queue = j.queue AND r.priority = j.priority AND r.run_at = j.run_at AND r.job_id = j.job_id
+      AND r.lease_version = :lease_version
+    RETURNING r.lease_version, r.attempt, r.error, r.checkpoint, r.previous
 ), from_scheduled AS (
-    DELETE FROM fencepost.scheduled WHERE job_id = :job_id AND lease_version = :lease_version
-), buried AS (
-    DELETE FROM fencepost.jobs j USING waiting w WHERE j.job_id = w.job_id RETURNING j.*
+    DELETE FROM fencepost.scheduled
+    WHERE job_id = :job_id AND lease_version = :lease_version
+    RETURNING lease_version, attempt, error, checkpoint, previous
 )
 INSERT INTO fencepost.finished (
-    job_id, created_at, run_at, finished_at, lease_version, max_runtime_seconds, progress_timeout_seconds,
-    parent_job_id, parent_lease_version, attempt, max_attempts, priority, state, queue, kind, payload,
-    metadata, backoff, error, checkpoint, previous, traceparent, tracestate, caller, idempotency_key
+    job_id, finished_at, lease_version, attempt, has_key, state, error, checkpoint, previous, queue, kind,
+    parent_job_id
 )
-SELECT b.job_id, b.created_at, w.run_at, now(), w.lease_version + :version_step, b.max_runtime_seconds,
-       b.progress_timeout_seconds, b.parent_job_id, b.parent_lease_version, w.attempt, b.max_attempts,
-       w.priority, 'cancelled', b.queue, b.kind, b.payload, b.metadata, b.backoff,
-       COALESCE(CAST(CAST(:error AS text) AS json), w.error), w.checkpoint, w.previous, b.traceparent,
-       b.tracestate, b.caller, b.idempotency_key
-FROM buried b JOIN waiting w ON w.job_id = b.job_id
+SELECT j.job_id, now(), w.lease_version + :version_step, w.attempt, j.idempotency_key IS NOT NULL,
+       'cancelled', COALESCE(CAST(CAST(:error AS text) AS json), w.error), w.checkpoint, w.previous,
+       j.queue, j.kind, j.parent_job_id
+FROM job j
+CROSS JOIN (SELECT * FROM from_ready UNION ALL SELECT * FROM from_scheduled) w
 """)
 
 REQUEST_CANCEL = sql("""
@@ -70,55 +80,58 @@ REDRIVE_JOB = sql("""
 WITH risen AS (
     DELETE FROM fencepost.finished
     WHERE job_id = :job_id AND lease_version = :lease_version AND state IN ('dead', 'cancelled')
-    RETURNING *, COALESCE(CAST(:run_at AS timestamptz), now()) AS due_at
-), back AS (
-    INSERT INTO fencepost.jobs (
-        job_id, created_at, max_runtime_seconds, progress_timeout_seconds, parent_job_id,
-        parent_lease_version, max_attempts, priority, queue, kind, payload, metadata, backoff,
-        traceparent, tracestate, caller, idempotency_key
-    )
-    SELECT job_id, created_at, max_runtime_seconds, progress_timeout_seconds, parent_job_id,
-           parent_lease_version, max_attempts, priority, queue, kind, payload, metadata, backoff,
-           traceparent, tracestate, caller, idempotency_key
-    FROM risen
+    RETURNING *
+), job AS (
+    UPDATE fencepost.jobs j
+    SET run_at = COALESCE(CAST(:run_at AS timestamptz), now())
+    FROM risen r
+    WHERE j.job_id = :job_id AND j.job_id = r.job_id
+    RETURNING j.run_at, j.priority, j.queue, r.job_id, r.lease_version, r.checkpoint, r.error, r.previous
 ), to_ready AS (
     INSERT INTO fencepost.ready (
         job_id, run_at, lease_version, attempt, priority, queue, checkpoint, error, previous
     )
-    SELECT job_id, due_at, lease_version + 1, 0, priority, queue, checkpoint, error, previous
-    FROM risen WHERE due_at <= now()
+    SELECT job_id, run_at, lease_version + 1, 0, priority, queue, checkpoint, error, previous
+    FROM job WHERE run_at <= now()
 ), to_scheduled AS (
     INSERT INTO fencepost.scheduled (
         job_id, run_at, lease_version, attempt, priority, queue, checkpoint, error, previous
     )
-    SELECT job_id, due_at, lease_version + 1, 0, priority, queue, checkpoint, error, previous
-    FROM risen WHERE due_at > now()
+    SELECT job_id, run_at, lease_version + 1, 0, priority, queue, checkpoint, error, previous
+    FROM job WHERE run_at > now()
 )
-SELECT queue, due_at <= now() AS is_due,
-       CAST(extract(epoch FROM due_at - now()) AS double precision) AS due_in_seconds
-FROM risen
+SELECT queue, run_at <= now() AS is_due,
+       CAST(extract(epoch FROM run_at - now()) AS double precision) AS due_in_seconds
+FROM job
 """)
 
 # A waiting row is replaced, not updated: every column of it is in an index or decides the table.
 EDIT_JOB = sql("""
-WITH edited AS (
+WITH before AS MATERIALIZED (
+    SELECT queue, priority, run_at FROM fencepost.jobs WHERE job_id = :job_id
+), edited AS (
     UPDATE fencepost.jobs
     SET priority = COALESCE(CAST(:priority AS smallint), priority),
-        max_attempts = COALESCE(CAST(:max_attempts AS integer), max_attempts)
+        max_attempts = COALESCE(CAST(:max_attempts AS integer), max_attempts),
+        run_at = COALESCE(CAST(:run_at AS timestamptz), run_at)
     WHERE job_id = :job_id
-    RETURNING job_id, priority
+    RETURNING job_id, queue, priority, run_at
 ), from_ready AS (
-    DELETE FROM fencepost.ready WHERE job_id = :job_id AND lease_version = :lease_version RETURNING *
+    DELETE FROM fencepost.ready r
+    USING before b
+    WHERE r.queue = b.queue AND r.priority = b.priority AND r.run_at = b.run_at AND r.job_id = :job_id
+      AND r.lease_version = :lease_version
+    RETURNING r.lease_version, r.attempt, r.checkpoint, r.error, r.previous
 ), from_scheduled AS (
-    DELETE FROM fencepost.scheduled WHERE job_id = :job_id AND lease_version = :lease_version RETURNING *
+    DELETE FROM fencepost.scheduled
+    WHERE job_id = :job_id AND lease_version = :lease_version
+    RETURNING lease_version, attempt, checkpoint, error, previous
 )
-SELECT w.job_id, w.lease_version, w.attempt, e.priority, w.queue, w.checkpoint, w.error, w.previous,
-       COALESCE(CAST(:run_at AS timestamptz), w.run_at) AS run_at,
-       COALESCE(CAST(:run_at AS timestamptz), w.run_at) <= now() AS is_due,
-       CAST(extract(epoch FROM COALESCE(CAST(:run_at AS timestamptz), w.run_at) - now())
-            AS double precision) AS due_in_seconds
-FROM (SELECT * FROM from_ready UNION ALL SELECT * FROM from_scheduled) w
-JOIN edited e ON e.job_id = w.job_id
+SELECT e.job_id, w.lease_version, w.attempt, e.priority, e.queue, w.checkpoint, w.error, w.previous, e.run_at,
+       e.run_at <= now() AS is_due,
+       CAST(extract(epoch FROM e.run_at - now()) AS double precision) AS due_in_seconds
+FROM edited e
+CROSS JOIN (SELECT * FROM from_ready UNION ALL SELECT * FROM from_scheduled) w
 """)
 
 INSERT_READY = sql("""

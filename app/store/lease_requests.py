@@ -39,14 +39,14 @@ DELETE FROM fencepost.lease_requests WHERE worker_id = :worker_id AND request_id
 """)
 
 READ_UNTOUCHED_LEASES = sql("""
-SELECT l.lease_version, l.job_id, l.queue, j.kind, j.payload, j.metadata, l.priority, l.attempt,
+SELECT l.lease_version, l.job_id, j.queue, j.kind, j.payload, j.metadata, j.priority, l.attempt,
        j.max_attempts, l.expires_at, l.lease_seconds, l.deadline_at, l.checkpoint, l.previous,
-       j.created_at, l.run_at, j.traceparent, j.tracestate, j.parent_job_id, j.parent_lease_version
+       j.created_at, j.run_at, j.traceparent, j.tracestate, j.parent_job_id, j.parent_lease_version
 FROM unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS granted (job_id, lease_version)
 JOIN fencepost.leases l
   ON l.job_id = granted.job_id AND l.lease_version = granted.lease_version AND NOT l.is_touched
 JOIN fencepost.jobs j ON j.job_id = l.job_id
-ORDER BY l.priority, l.run_at, l.job_id
+ORDER BY j.priority, j.run_at, j.job_id
 """)
 
 DELETE_OLD_LEASE_REQUESTS = sql("""

@@ -54,18 +54,19 @@ WITH demand AS (
                  now() + make_interval(secs => j.max_runtime_seconds)) AS expires_at,
            now() + make_interval(secs => j.progress_timeout_seconds) AS stalls_at,
            now() + make_interval(secs => j.max_runtime_seconds) AS deadline_at,
-           j.progress_timeout_seconds, j.kind, j.payload, j.metadata, j.max_attempts, j.created_at,
+           j.progress_timeout_seconds, j.idempotency_key IS NOT NULL AS has_key, j.kind, j.payload,
+           j.metadata, j.max_attempts, j.created_at,
            j.traceparent, j.tracestate, j.parent_job_id, j.parent_lease_version
     FROM picked p
     JOIN demand d ON d.queue = p.queue AND p.place BETWEEN d.first AND d.last
     CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = p.job_id LIMIT 1) j
 ), granted AS (
     INSERT INTO fencepost.leases (
-        job_id, lease_version, granted_at, expires_at, stalls_at, deadline_at, run_at, lease_seconds,
-        progress_timeout_seconds, attempt, priority, queue, worker_id, checkpoint, error, previous
+        job_id, lease_version, granted_at, expires_at, stalls_at, deadline_at, lease_seconds,
+        progress_timeout_seconds, attempt, has_key, worker_id, checkpoint, error, previous
     )
-    SELECT job_id, lease_version, now(), expires_at, stalls_at, deadline_at, run_at, lease_seconds,
-           progress_timeout_seconds, attempt, priority, queue, worker_id, checkpoint, error, previous
+    SELECT job_id, lease_version, now(), expires_at, stalls_at, deadline_at, lease_seconds,
+           progress_timeout_seconds, attempt, has_key, worker_id, checkpoint, error, previous
     FROM grants
 )
 SELECT poll, lease_version, job_id, queue, kind, payload, metadata, priority, attempt, max_attempts,
@@ -128,8 +129,7 @@ WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
 RETURNING l.job_id, l.expires_at, l.deadline_at, l.cancel_requested
 """)
 
-# Sorted input and nested loop, as in HEARTBEAT_LEASES. The jobs are looked up one by one (LIMIT keeps the
-# planner from turning that around) and deleted by their ids.
+# Sorted input and nested loop, as in HEARTBEAT_LEASES. What was asked for stays where it is: in jobs.
 COMPLETE_LEASES = sql("""
 WITH input AS (
     SELECT * FROM unnest(
@@ -142,25 +142,14 @@ WITH input AS (
     WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
       AND l.job_id = i.job_id AND l.lease_version = i.lease_version
     RETURNING l.*, i.result, i.fingerprint
-), done AS MATERIALIZED (
-    SELECT j.*, e.run_at, e.granted_at, e.lease_version, e.attempt, e.priority AS last_priority,
-           e.worker_id, e.result, e.error, e.checkpoint, e.previous, e.fingerprint
-    FROM ended e
-    CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = e.job_id LIMIT 1) j
-), gone AS (
-    DELETE FROM fencepost.jobs WHERE job_id = ANY (ARRAY(SELECT job_id FROM ended))
 )
 INSERT INTO fencepost.finished (
-    job_id, created_at, run_at, granted_at, finished_at, lease_version, max_runtime_seconds,
-    progress_timeout_seconds, parent_job_id, parent_lease_version, attempt, max_attempts, priority, state,
-    queue, kind, worker_id, payload, metadata, backoff, result, error, checkpoint, previous, traceparent,
-    tracestate, caller, idempotency_key, fingerprint
+    job_id, granted_at, finished_at, lease_version, attempt, has_key, state, worker_id, result, error,
+    checkpoint, previous, fingerprint
 )
-SELECT job_id, created_at, run_at, granted_at, now(), lease_version, max_runtime_seconds,
-       progress_timeout_seconds, parent_job_id, parent_lease_version, attempt, max_attempts, last_priority,
-       'succeeded', queue, kind, worker_id, payload, metadata, backoff, CAST(result AS json), error,
-       checkpoint, previous, traceparent, tracestate, caller, idempotency_key, fingerprint
-FROM done
+SELECT job_id, granted_at, now(), lease_version, attempt, has_key, 'succeeded', worker_id,
+       CAST(result AS json), error, checkpoint, previous, fingerprint
+FROM ended
 RETURNING job_id
 """)
 

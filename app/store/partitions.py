@@ -1,4 +1,4 @@
-"""Partitions by day: made ahead, dropped when everything in them is past its retention.
+"""Partitions by day: made ahead, dropped when everything in them is past its retention, its jobs before it.
 
 A partition is created as a plain table and then attached: CREATE TABLE ... PARTITION OF would lock the
 parent against every writer, ATTACH does not. Names carry the day: finished_dead_20261129.
@@ -35,20 +35,34 @@ WHERE n.nspname = 'fencepost' AND p.relname = :parent AND c.relkind = 'r'
 # where the last step ended. A key that was taken anew belongs to another job and stays.
 DELETE_OLD_KEYS = sql("""
 WITH old AS MATERIALIZED (
-    SELECT f.caller, f.idempotency_key, f.job_id, f.finished_at
+    SELECT f.job_id, f.finished_at
     FROM fencepost.finished f
-    WHERE f.state = :state AND f.idempotency_key IS NOT NULL
+    WHERE f.state = :state AND f.has_key
       AND f.finished_at > CAST(:after AS timestamptz)
       AND f.finished_at <= now() - make_interval(secs => :kept_seconds)
     ORDER BY f.finished_at
     LIMIT :max_jobs
+), keys AS MATERIALIZED (
+    SELECT j.caller, j.idempotency_key, j.job_id
+    FROM old
+    CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = old.job_id LIMIT 1) j
 ), forgotten AS (
     DELETE FROM fencepost.idempotency_keys k
-    USING old
-    WHERE k.caller = old.caller AND k.key = old.idempotency_key AND k.job_id = old.job_id
+    USING keys
+    WHERE k.caller = keys.caller AND k.key = keys.idempotency_key AND k.job_id = keys.job_id
 )
 SELECT CAST(count(*) AS integer) AS job_count, max(finished_at) AS last_finished_at FROM old
 """)
+
+
+async def delete_jobs_of(conn: Connection, name: str, *, after_id: str, max_jobs: int) -> tuple[int, str]:
+    """Delete a step of the jobs that ended in one partition, whose retention must be over.
+
+    Return how many rows of the partition were looked at, ``max_jobs`` when there may be more, and the last
+    id; ``after_id`` is where the step before ended.
+    """
+    rows = await fetch(conn, _delete_jobs(name), {"after_id": after_id, "max_jobs": max_jobs})
+    return rows[0].job_count, rows[0].last_id or after_id
 
 
 async def read_today(conn: Connection) -> date:
@@ -144,6 +158,19 @@ def _attach(parent: str, name: str, day: date) -> Statement:
         f"ALTER TABLE fencepost.{parent} ATTACH PARTITION fencepost.{name}"
         f" FOR VALUES FROM ('{day} 00:00Z') TO ('{after} 00:00Z')"
     )
+
+
+def _delete_jobs(name: str) -> Statement:
+    return sql(f"""
+        WITH old AS MATERIALIZED (
+            SELECT job_id FROM fencepost.{name} WHERE job_id > :after_id ORDER BY job_id LIMIT :max_jobs
+        ), deleted AS (
+            DELETE FROM fencepost.jobs WHERE job_id = ANY (ARRAY(SELECT job_id FROM old))
+        )
+        SELECT CAST(count(*) AS integer) AS job_count,
+               (SELECT job_id FROM old ORDER BY job_id DESC LIMIT 1) AS last_id
+        FROM old
+    """)  # noqa: S608 - the name is of a partition that was read from the catalog
 
 
 def _drop(name: str) -> Statement:

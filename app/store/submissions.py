@@ -48,10 +48,10 @@ RETURNING caller, key, job_id
 READ_KEYS = sql("""
 SELECT k.caller, k.key, k.fingerprint, k.job_id,
        EXISTS (SELECT FROM fencepost.jobs j WHERE j.job_id = k.job_id)
-       OR EXISTS (
+       AND NOT EXISTS (
            SELECT FROM fencepost.finished f
            WHERE f.job_id = k.job_id
-             AND f.finished_at > now() - make_interval(secs => least(
+             AND f.finished_at <= now() - make_interval(secs => least(
                  :idempotency_seconds,
                  CASE f.state WHEN 'dead' THEN CAST(:dead_seconds AS double precision)
                               ELSE CAST(:finished_seconds AS double precision) END))
@@ -98,11 +98,11 @@ WITH input AS MATERIALIZED (
     )
 ), new_jobs AS (
     INSERT INTO fencepost.jobs (
-        job_id, created_at, max_runtime_seconds, progress_timeout_seconds, parent_job_id,
+        job_id, created_at, run_at, max_runtime_seconds, progress_timeout_seconds, parent_job_id,
         parent_lease_version, max_attempts, priority, queue, kind, payload, metadata, backoff,
         traceparent, tracestate, caller, idempotency_key
     )
-    SELECT job_id, created_at, max_runtime_seconds, progress_timeout_seconds, parent_job_id,
+    SELECT job_id, created_at, run_at, max_runtime_seconds, progress_timeout_seconds, parent_job_id,
            parent_lease_version, max_attempts, priority, queue, kind, CAST(payload AS json),
            CAST(metadata AS json), CAST(backoff AS json), traceparent, tracestate, caller, idempotency_key
     FROM input

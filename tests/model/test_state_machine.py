@@ -40,7 +40,7 @@ from app.operations.heartbeat import verify_leases
 from app.operations.settle import Closing, Completing, Settled, complete_leases
 from app.operations.submit import Submitted, submit_jobs
 from app.operations.upkeep import examine, promote_jobs
-from app.store import reads
+from app.store import listings, reads
 from app.store.engine import Database
 from tests.support import factory
 from tests.support.signals import RecordedSignals
@@ -718,7 +718,7 @@ async def _read_all(context: Context, job_ids: list[str]) -> dict[str, Job]:
 async def _children(context: Context, parent_id: str) -> list[Job]:
     """Return the children of a job in the order of their ids."""
     async with context.database.one_statement() as conn:
-        ids = await reads.list_job_ids(
+        ids = await listings.list_job_ids(
             conn,
             JobFilter(parent_id=parent_id),
             retention=context.retention,

@@ -85,7 +85,7 @@ async def test_a_repeated_completion_creates_its_follow_up_jobs_once(context: Co
     for is_replay in (False, True):
         answer = await complete(context, token_of(granted), enqueue=[follow_up])
         assert settled(answer).is_replay is is_replay
-    assert await count_rows(context, "jobs") == 1
+    assert await count_rows(context, "ready") == 1
 
 
 async def test_a_failed_job_waits_for_its_backoff_and_keeps_the_error(

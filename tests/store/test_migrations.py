@@ -9,7 +9,7 @@ import pytest
 
 from app.store.schema import head, migrate
 
-HOT_TABLES = ("jobs", "ready", "scheduled", "leases")
+HOT_TABLES = ("ready", "scheduled", "leases")
 
 
 def shape(url: str) -> list[tuple[object, ...]]:

@@ -12,7 +12,7 @@ from app.domain.retention import Retention
 from app.operations import upkeep
 from app.operations.context import Context
 from app.operations.upkeep import KeyWalk, forget_keys, make_partitions, prune
-from app.store import partitions, reads
+from app.store import listings, partitions, reads
 from app.store.engine import Database
 from tests.support.factory import count_rows, job_in, keyed, read
 
@@ -60,12 +60,18 @@ async def add_finished(database: Database, *, state: JobState, ages: list[timede
         for age in ages:
             row = await conn.execute(
                 text("""
-                    INSERT INTO fencepost.finished (
-                        job_id, created_at, run_at, finished_at, lease_version, attempt, max_attempts,
-                        priority, state, queue, kind
+                    WITH job AS (
+                        INSERT INTO fencepost.jobs (
+                            job_id, created_at, run_at, max_attempts, priority, queue, kind
+                        )
+                        SELECT fencepost.new_job_id(at), at, at, 3, 0, 'default', 'old'
+                        FROM (SELECT now() - CAST(:age AS interval) AS at) AS t
+                        RETURNING *
                     )
-                    SELECT fencepost.new_job_id(at), at, at, at, 1, 1, 3, 0, :state, 'default', 'old'
-                    FROM (SELECT now() - CAST(:age AS interval) AS at) AS t
+                    INSERT INTO fencepost.finished (
+                        job_id, finished_at, lease_version, attempt, has_key, state, queue, kind
+                    )
+                    SELECT job_id, created_at, 1, 1, false, :state, queue, kind FROM job
                     RETURNING job_id
                 """),
                 {"age": age, "state": state.value},
@@ -135,10 +141,10 @@ async def test_finished_jobs_of_several_days_are_read_and_listed_until_their_ret
     kept = [job_id for job_id, age in zip(ids, ages, strict=True) if age < kept_for]
     async with database.begin() as conn:
         found = await reads.read_jobs(conn, ids, retention=KEEP_2_AND_5)
-        listed = await reads.list_job_ids(
+        listed = await listings.list_job_ids(
             conn, JobFilter(state=state), retention=KEEP_2_AND_5, max_rows=200, before_id=None
         )
-        everything = await reads.list_job_ids(
+        everything = await listings.list_job_ids(
             conn, JobFilter(), retention=KEEP_2_AND_5, max_rows=200, before_id=None
         )
     assert set(found) == set(kept)
@@ -153,7 +159,7 @@ async def test_a_page_by_creation_time_finds_jobs_of_other_days(context: Context
     )
     async with database.begin() as conn:
         found = await reads.read_jobs(conn, ids, retention=Retention())
-        page = await reads.list_job_ids(
+        page = await listings.list_job_ids(
             conn,
             JobFilter(created_after=found[ids[3]].created_at, created_before=found[ids[1]].created_at),
             retention=Retention(),

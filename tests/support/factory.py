@@ -197,13 +197,20 @@ async def elapse(context: Context, seconds: float) -> None:
     shifts = {
         "ready": ["run_at"],
         "scheduled": ["run_at"],
-        "leases": ["granted_at", "expires_at", "stalls_at", "deadline_at", "run_at"],
+        "leases": ["granted_at", "expires_at", "stalls_at", "deadline_at"],
         "lease_requests": ["expires_at"],
     }
     async with context.database.begin() as conn:
         for table, columns in shifts.items():
             moved = ", ".join(f"{name} = {name} - make_interval(secs => :seconds)" for name in columns)
             await conn.execute(text(f"UPDATE fencepost.{table} SET {moved}"), {"seconds": seconds})  # noqa: S608
+        await conn.execute(
+            text("""
+                UPDATE fencepost.jobs j SET run_at = run_at - make_interval(secs => :seconds)
+                WHERE NOT EXISTS (SELECT FROM fencepost.finished f WHERE f.job_id = j.job_id)
+            """),
+            {"seconds": seconds},
+        )
 
 
 async def count_rows(context: Context, table: str) -> int:
