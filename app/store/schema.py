@@ -30,8 +30,8 @@ def head() -> str:
     return revision
 
 
-def migrate(url: str) -> None:
-    """Bring the schema to ``head``; safe when many replicas do it at once.
+def migrate(url: str, *, revision: str = "head") -> None:
+    """Bring the schema to ``revision``; safe when many replicas do it at once.
 
     One lock lets the replicas through one by one, and each finds what is left to do. It is held by the
     transaction that migrates, so it works through a transaction pooler too. Waiting for it is not bounded by
@@ -46,9 +46,9 @@ def migrate(url: str) -> None:
             conn.execute(text("SET LOCAL lock_timeout = '5s'"))
             _refuse_encoding(conn.scalar(text("SHOW server_encoding")))
             conn.execute(text("CREATE SCHEMA IF NOT EXISTS fencepost"))
-            _upgrade(conn)
+            _upgrade(conn, revision)
             _warn_of_lost_commits(conn)
-        log.info("the schema is at version %s", head())
+        log.info("the schema is at version %s", head() if revision == "head" else revision)
     except OperationalError as error:
         first_line = str(error.orig).partition("\n")[0]
         raise Unavailable(f"the database cannot be migrated: {first_line}") from error
@@ -68,10 +68,10 @@ def _warn_of_lost_commits(conn: SyncConnection) -> None:
             log.warning("the database has %s = off: a crash may lose jobs that were acknowledged", name)
 
 
-def _upgrade(conn: SyncConnection) -> None:
+def _upgrade(conn: SyncConnection, revision: str) -> None:
     config = _config()
     config.attributes["connection"] = conn
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)
 
 
 def _config() -> Config:

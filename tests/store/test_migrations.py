@@ -7,7 +7,15 @@ from multiprocessing import get_context
 import psycopg
 import pytest
 
+from app.domain.calls import JobFilter
+from app.domain.retention import Retention
+from app.operations.context import Context
+from app.store.engine import Database
+from app.store.listings import list_job_ids
+from app.store.reads import read_jobs
 from app.store.schema import head, migrate
+from tests.support.factory import assert_healthy
+from tests.support.signals import RecordedSignals
 
 HOT_TABLES = ("ready", "scheduled", "leases")
 
@@ -87,3 +95,69 @@ def test_half_of_every_page_of_leases_is_left_free_for_heartbeats(database_url: 
         ).fetchone()
     assert row is not None
     assert "fillfactor=50" in row[0]
+
+
+FIRST_LAYOUT_JOBS = """
+INSERT INTO fencepost.jobs (job_id, created_at, max_attempts, priority, queue, kind, payload, caller,
+                            idempotency_key)
+SELECT fencepost.new_job_id(now() + n * interval '1 ms'), now(), 3, 7, 'mail', 'kind' || n, '{"n":  1}',
+       'anonymous', 'key' || n
+FROM generate_series(1, 3) AS n;
+
+INSERT INTO fencepost.ready (job_id, run_at, lease_version, attempt, priority, queue)
+SELECT job_id, created_at, 2, 1, priority, queue FROM fencepost.jobs WHERE kind = 'kind1';
+INSERT INTO fencepost.scheduled (job_id, run_at, lease_version, attempt, priority, queue)
+SELECT job_id, now() + interval '1 hour', 0, 0, priority, queue FROM fencepost.jobs WHERE kind = 'kind2';
+INSERT INTO fencepost.leases (job_id, lease_version, granted_at, expires_at, run_at, lease_seconds, attempt,
+                              priority, queue, worker_id)
+SELECT job_id, 1, now(), now() + interval '1 hour', created_at, 60, 1, priority, queue, 'w'
+FROM fencepost.jobs WHERE kind = 'kind3';
+
+CREATE TABLE fencepost.finished_succeeded_20200101 PARTITION OF fencepost.finished_succeeded
+    FOR VALUES FROM ('2000-01-01') TO ('2100-01-01');
+CREATE TABLE fencepost.finished_dead_20200101 PARTITION OF fencepost.finished_dead
+    FOR VALUES FROM ('2000-01-01') TO ('2100-01-01');
+INSERT INTO fencepost.finished (job_id, created_at, run_at, finished_at, lease_version, attempt, max_attempts,
+                                priority, state, queue, kind, payload, result, error, fingerprint)
+SELECT fencepost.new_job_id(now() + interval '1 s'), now(), now(), now(), 4, 2, 3, 7, state, 'mail', state,
+       '{"n":  1}', '[]', '{}', '\\x01'
+FROM unnest(ARRAY['succeeded', 'dead']) AS state;
+"""
+
+
+async def test_jobs_of_the_first_layout_are_all_there_in_the_next_one(
+    new_database: Callable[..., str],
+) -> None:
+    url = new_database()
+    migrate(url, revision="0001")
+    with psycopg.connect(url) as connection:
+        connection.execute(FIRST_LAYOUT_JOBS.encode())
+    migrate(url)
+    database = Database(url, pool_size=1)
+    context = Context(database, Retention(), RecordedSignals())
+    await assert_healthy(context)
+    async with database.snapshot() as conn:
+        ids = await list_job_ids(conn, JobFilter(), retention=Retention(), max_rows=9, before_id=None)
+        jobs = {job.kind: job for job in (await read_jobs(conn, ids, retention=Retention())).values()}
+    await database.close()
+    assert {kind: job.state.value for kind, job in jobs.items()} == {
+        "kind1": "ready",
+        "kind2": "scheduled",
+        "kind3": "running",
+        "succeeded": "succeeded",
+        "dead": "dead",
+    }
+    assert {(job.payload, job.queue, job.priority) for job in jobs.values()} == {('{"n":  1}', "mail", 7)}
+    assert {job.idempotency_key for job in jobs.values()} == {"key1", "key2", "key3", None}
+    assert (jobs["kind1"].lease_version, jobs["kind1"].attempt) == (2, 1)
+    assert (jobs["succeeded"].lease_version, jobs["succeeded"].result) == (4, "[]")
+    assert shape_of_hot_tables(url) == shape_of_hot_tables(migrated(new_database()))
+
+
+def migrated(url: str) -> str:
+    migrate(url)
+    return url
+
+
+def shape_of_hot_tables(url: str) -> list[tuple[object, ...]]:
+    return [row for row in shape(url) if row[0] in (*HOT_TABLES, "jobs", "finished")]
