@@ -1,6 +1,5 @@
 """Schemas to domain: limits in bytes, defaults, fingerprints."""
 
-import dataclasses
 from dataclasses import dataclass
 
 import msgspec
@@ -81,7 +80,7 @@ def job_spec(
     )
     if idempotency_key is None:
         return spec
-    return dataclasses.replace(spec, fingerprint=submit_fingerprint(spec))
+    return msgspec.structs.replace(spec, fingerprint=submit_fingerprint(spec))
 
 
 _DEFAULT_BACKOFF_REQUEST = schemas.BackoffRequest()

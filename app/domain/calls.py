@@ -1,13 +1,13 @@
 """What callers ask for, as frozen values, validated and with defaults filled in."""
 
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from app.domain.job import JobState, Token
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True):
     """``seq`` None reports no progress; ``with_checkpoint`` False keeps the stored checkpoint."""
 
     token: Token
@@ -19,22 +19,19 @@ class Heartbeat:
     checkpoint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RenewedLease:
+class RenewedLease(msgspec.Struct, frozen=True):
     lease_expires_at: datetime
     deadline_at: datetime | None
     cancel_requested: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(msgspec.Struct, frozen=True):
     token: Token
     result: str | None
     fingerprint: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRequest:
+class LeaseRequest(msgspec.Struct, frozen=True):
     """The identity of a repeatable lease call; ``fingerprint`` stands for the rest of its body."""
 
     worker_id: str
@@ -43,8 +40,7 @@ class LeaseRequest:
     lease_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(msgspec.Struct, frozen=True):
     """None keeps what is stored."""
 
     priority: int | None = None
@@ -52,8 +48,7 @@ class Edit:
     max_attempts: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobFilter:
+class JobFilter(msgspec.Struct, frozen=True):
     """None does not filter. ``created_after`` is inclusive, ``created_before`` exclusive."""
 
     state: JobState | None = None

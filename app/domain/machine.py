@@ -10,16 +10,16 @@ Everything here is decided from values that were read under a row lock; the stor
 with ``job_id AND lease_version`` in its WHERE, so a decision taken for a lost lease writes nothing.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
+
+import msgspec
 
 from app.domain.job import Backoff, JobState, Outcome
 from app.domain.retry import backoff_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """Why an attempt ends.
 
     ``retry_after_seconds`` (failed) replaces the backoff, without jitter. ``delay_seconds`` is for
@@ -33,8 +33,7 @@ class Ending:
     delay_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """Where the job goes. ``delay_seconds`` None keeps the time at which it was due before."""
 
     state: JobState
@@ -102,8 +101,7 @@ def run_out_clock(
     return min(run_out, key=lambda clock: clock[0])[1] if run_out else None
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """What is known of a presented version: its outcome, and the fingerprint of what settled it.
 
     ``fingerprint`` is None when no holder call ended the attempt (a clock, a forced cancel).

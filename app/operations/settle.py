@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
+
 from app.domain.calls import Completion
 from app.domain.errors import FencepostError
 from app.domain.job import Job, JobSpec, JobState, Token
@@ -25,8 +27,7 @@ from app.store.engine import Connection
 from app.store.submissions import InsertedJob
 
 
-@dataclass(frozen=True, slots=True)
-class Completing:
+class Completing(msgspec.Struct, frozen=True):
     """``enqueue`` are the follow-up jobs, created with the completion or not at all."""
 
     completion: Completion
@@ -41,8 +42,7 @@ class Completing:
         return self.completion.fingerprint
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
+class Closing(msgspec.Struct, frozen=True):
     """A fail or a release; ``fingerprint`` is None where the service itself gives a lease back."""
 
     token: Token
@@ -53,8 +53,7 @@ class Closing:
 R = TypeVar("R", Completing, Closing)
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """``job`` is None when the caller did not ask for it; ``is_replay`` True when nothing changed."""
 
     state: JobState

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+import msgspec
+
 from app.domain.errors import FencepostError, IdempotencyKeyReused, LeaseLost, Unavailable
 from app.domain.job import Job, JobSpec, JobState, Token
 from app.domain.retention import Retention
@@ -21,8 +23,7 @@ _KEY_ROUNDS = 5
 Key = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(msgspec.Struct, frozen=True):
     """``created`` False: the key was known, and ``job`` is that job as it is now."""
 
     job: Job

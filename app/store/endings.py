@@ -7,11 +7,13 @@ Locks are taken in the order of job_id. The rows that come back are the answer.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from app.domain.job import Backoff, JobState, Token
 from app.domain.machine import Decision, Ending
+from app.store.arrays import byte_strings, plain, texts, token_arrays
 from app.store.columns import backoff_of
 from app.store.engine import Connection, Rows, fetch, sql
 
@@ -97,8 +99,7 @@ SELECT job_id, queue, state, delay_seconds FROM after
 """)
 
 
-@dataclass(frozen=True, slots=True)
-class LockedLease:
+class LockedLease(msgspec.Struct, frozen=True):
     """What domain.machine needs to know of a running job; ``now`` is the transaction's."""
 
     token: Token
@@ -113,8 +114,7 @@ class LockedLease:
     deadline_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class EndedLease:
+class EndedLease(msgspec.Struct, frozen=True):
     """One decision to be written. ``version_step`` is 1 for a forced cancel, else 0."""
 
     token: Token
@@ -124,8 +124,7 @@ class EndedLease:
     version_step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """Where a job went; ``due_in_seconds`` is None unless it was scheduled."""
 
     job_id: str
@@ -139,7 +138,7 @@ async def lock_leases(conn: Connection, tokens: Sequence[Token]) -> dict[str, Lo
     rows = await fetch(
         conn,
         LOCK_LEASES,
-        {"job_ids": [t.job_id for t in tokens], "lease_versions": [t.lease_version for t in tokens]},
+        token_arrays(tokens),
     )
     return {lease.token.job_id: lease for lease in locked_leases(rows)}
 
@@ -168,15 +167,14 @@ async def end_leases(conn: Connection, ended: Sequence[EndedLease]) -> list[Move
         conn,
         END_LEASES,
         {
-            "job_ids": [item.token.job_id for item in ended],
-            "lease_versions": [item.token.lease_version for item in ended],
-            "states": [item.decision.state.value for item in ended],
-            "attempts": [item.decision.attempt for item in ended],
-            "delays": [item.decision.delay_seconds for item in ended],
-            "outcomes": [item.ending.outcome.value for item in ended],
-            "errors": [item.ending.error for item in ended],
-            "fingerprints": [item.fingerprint for item in ended],
-            "version_steps": [item.version_step for item in ended],
+            **token_arrays([item.token for item in ended]),
+            "states": texts([item.decision.state for item in ended]),
+            "attempts": plain([item.decision.attempt for item in ended]),
+            "delays": plain([item.decision.delay_seconds for item in ended]),
+            "outcomes": texts([item.ending.outcome for item in ended]),
+            "errors": texts([item.ending.error for item in ended]),
+            "fingerprints": byte_strings([item.fingerprint for item in ended]),
+            "version_steps": plain([item.version_step for item in ended]),
         },
     )
     return [

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from app.domain.calls import LeaseRequest
 from app.domain.job import LeasedJob, Token
+from app.store.arrays import plain, token_arrays
 from app.store.engine import Connection, fetch, sql
 from app.store.leases import leased_job
 
@@ -80,8 +81,8 @@ async def remember_lease_request(conn: Connection, request: LeaseRequest, jobs: 
     parameters = _identity(request) | {
         "fingerprint": request.fingerprint,
         "lease_seconds": request.lease_seconds,
-        "job_ids": [job.id for job in jobs],
-        "lease_versions": [job.lease_version for job in jobs],
+        "job_ids": plain([job.id for job in jobs]),
+        "lease_versions": plain([job.lease_version for job in jobs]),
     }
     return bool(await fetch(conn, REMEMBER_LEASE_REQUEST, parameters))
 
@@ -96,7 +97,7 @@ async def read_untouched_leases(conn: Connection, tokens: Sequence[Token]) -> li
     rows = await fetch(
         conn,
         READ_UNTOUCHED_LEASES,
-        {"job_ids": [t.job_id for t in tokens], "lease_versions": [t.lease_version for t in tokens]},
+        token_arrays(tokens),
     )
     return [leased_job(row) for row in rows]
 

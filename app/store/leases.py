@@ -12,13 +12,14 @@ the planner is told about joins: hence ``= ANY`` over the ids that are joined an
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from sqlalchemy import Row
 
 from app.domain.calls import Completion, Heartbeat, RenewedLease
 from app.domain.job import LeasedJob
+from app.store.arrays import byte_strings, plain, texts
 from app.store.columns import parent_of
 from app.store.engine import Connection, fetch, sql
 
@@ -154,8 +155,7 @@ RETURNING job_id
 """)
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True):
     """Rows ``first`` to ``last`` (from 1) of a queue's order go to the poll with this number."""
 
     poll: int
@@ -175,10 +175,10 @@ async def share_queues(
         conn,
         SHARE_QUEUES,
         {
-            "polls": [number for number, _, _ in polls],
-            "max_jobs": [max_jobs for _, max_jobs, _ in polls],
-            "pair_polls": [number for number, _ in pairs],
-            "pair_queues": [queue for _, queue in pairs],
+            "polls": plain([number for number, _, _ in polls]),
+            "max_jobs": plain([max_jobs for _, max_jobs, _ in polls]),
+            "pair_polls": plain([number for number, _ in pairs]),
+            "pair_queues": texts([queue for _, queue in pairs]),
         },
     )
     return [(row.poll, row.queue, row.job_count) for row in rows]
@@ -193,12 +193,12 @@ async def lease_jobs(conn: Connection, demands: Sequence[Demand]) -> list[tuple[
         conn,
         LEASE_JOBS,
         {
-            "polls": [demand.poll for demand in demands],
-            "queues": [demand.queue for demand in demands],
-            "firsts": [demand.first for demand in demands],
-            "lasts": [demand.last for demand in demands],
-            "worker_ids": [demand.worker_id for demand in demands],
-            "lease_seconds": [demand.lease_seconds for demand in demands],
+            "polls": plain([demand.poll for demand in demands]),
+            "queues": texts([demand.queue for demand in demands]),
+            "firsts": plain([demand.first for demand in demands]),
+            "lasts": plain([demand.last for demand in demands]),
+            "worker_ids": texts([demand.worker_id for demand in demands]),
+            "lease_seconds": plain([demand.lease_seconds for demand in demands]),
         },
     )
     return [(row.poll, leased_job(row)) for row in rows]
@@ -238,14 +238,14 @@ async def heartbeat_leases(conn: Connection, beats: Sequence[Heartbeat]) -> dict
         conn,
         HEARTBEAT_LEASES,
         {
-            "job_ids": [beat.token.job_id for beat in beats],
-            "lease_versions": [beat.token.lease_version for beat in beats],
-            "extend_seconds": [beat.extend_seconds for beat in beats],
-            "seqs": [beat.seq for beat in beats],
-            "percents": [beat.percent for beat in beats],
-            "messages": [beat.message for beat in beats],
-            "with_checkpoints": [beat.with_checkpoint for beat in beats],
-            "checkpoints": [beat.checkpoint for beat in beats],
+            "job_ids": plain([beat.token.job_id for beat in beats]),
+            "lease_versions": plain([beat.token.lease_version for beat in beats]),
+            "extend_seconds": plain([beat.extend_seconds for beat in beats]),
+            "seqs": plain([beat.seq for beat in beats]),
+            "percents": plain([beat.percent for beat in beats]),
+            "messages": texts([beat.message for beat in beats]),
+            "with_checkpoints": plain([beat.with_checkpoint for beat in beats]),
+            "checkpoints": texts([beat.checkpoint for beat in beats]),
         },
     )
     return {row.job_id: RenewedLease(row.expires_at, row.deadline_at, row.cancel_requested) for row in rows}
@@ -262,10 +262,10 @@ async def complete_leases(conn: Connection, completions: Sequence[Completion]) -
         conn,
         COMPLETE_LEASES,
         {
-            "job_ids": [item.token.job_id for item in completions],
-            "lease_versions": [item.token.lease_version for item in completions],
-            "results": [item.result for item in completions],
-            "fingerprints": [item.fingerprint for item in completions],
+            "job_ids": plain([item.token.job_id for item in completions]),
+            "lease_versions": plain([item.token.lease_version for item in completions]),
+            "results": texts([item.result for item in completions]),
+            "fingerprints": byte_strings([item.fingerprint for item in completions]),
         },
     )
     return {row.job_id for row in rows}

@@ -16,6 +16,7 @@ from sqlalchemy import Row
 from app.domain.job import Attempt, HeldLease, Job, JobState, Lease, Outcome, Progress, Token
 from app.domain.machine import Record
 from app.domain.retention import Retention
+from app.store.arrays import plain, token_arrays
 from app.store.columns import backoff_of, parent_of
 from app.store.engine import Connection, fetch, sql
 
@@ -160,7 +161,7 @@ async def read_jobs(
         conn,
         READ_JOBS,
         {
-            "job_ids": list(job_ids),
+            "job_ids": plain(job_ids),
             "with_payload": with_payload,
             "with_result": with_result,
             "oldest": created_at_of(min(job_ids)),
@@ -219,13 +220,13 @@ async def read_leases(conn: Connection, worker_id: str) -> list[HeldLease]:
 
 async def read_held(conn: Connection, tokens: Sequence[Token]) -> set[Token]:
     """Return which tokens are held at this moment; nothing keeps them held afterwards."""
-    rows = await fetch(conn, READ_HELD, _token_arrays(tokens))
+    rows = await fetch(conn, READ_HELD, token_arrays(tokens))
     return {Token(row.job_id, row.lease_version) for row in rows}
 
 
 async def read_records(conn: Connection, tokens: Sequence[Token]) -> dict[Token, Record]:
     """Return how the attempts under these versions ended; one without a record is missing."""
-    rows = await fetch(conn, READ_RECORDS, _token_arrays(tokens))
+    rows = await fetch(conn, READ_RECORDS, token_arrays(tokens))
     return {
         Token(row.job_id, row.lease_version): Record(
             Outcome(row.outcome), None if row.fingerprint is None else bytes(row.fingerprint)
@@ -237,15 +238,8 @@ async def read_records(conn: Connection, tokens: Sequence[Token]) -> dict[Token,
 async def read_finished_ids(conn: Connection, job_ids: Sequence[str]) -> set[str]:
     """Return which of the jobs are not unfinished (finished, or unknown)."""
     oldest = created_at_of(min(job_ids)) if job_ids else None
-    rows = await fetch(conn, READ_FINISHED_IDS, {"job_ids": list(job_ids), "oldest": oldest})
+    rows = await fetch(conn, READ_FINISHED_IDS, {"job_ids": plain(job_ids), "oldest": oldest})
     return {row.job_id for row in rows}
-
-
-def _token_arrays(tokens: Sequence[Token]) -> dict[str, object]:
-    return {
-        "job_ids": [token.job_id for token in tokens],
-        "lease_versions": [token.lease_version for token in tokens],
-    }
 
 
 def _job(row: Row[Any]) -> Job:

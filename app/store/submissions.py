@@ -11,11 +11,13 @@ transaction the order of positions is the order of ids and of created_at.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from app.domain.job import JobSpec, Token
 from app.domain.retention import Retention
+from app.store.arrays import byte_strings, plain, texts, token_arrays
 from app.store.columns import backoff_text, metadata_text
 from app.store.engine import Connection, fetch, sql
 
@@ -120,8 +122,7 @@ ORDER BY position
 """)
 
 
-@dataclass(frozen=True, slots=True)
-class InsertedJob:
+class InsertedJob(msgspec.Struct, frozen=True):
     """``due_in_seconds`` counts from the transaction's now(); it is what the promoter must wait."""
 
     job_id: str
@@ -131,8 +132,7 @@ class InsertedJob:
     due_in_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class TakenKey:
+class TakenKey(msgspec.Struct, frozen=True):
     """What a key belongs to; ``is_kept`` is False when its time is over and it may be forgotten."""
 
     fingerprint: bytes
@@ -149,7 +149,7 @@ async def lock_parents(conn: Connection, tokens: Sequence[Token]) -> set[Token]:
     rows = await fetch(
         conn,
         LOCK_PARENTS,
-        {"job_ids": [t.job_id for t in wanted], "lease_versions": [t.lease_version for t in wanted]},
+        token_arrays(wanted),
     )
     return {Token(row.job_id, row.lease_version) for row in rows}
 
@@ -164,10 +164,10 @@ async def claim_keys(conn: Connection, specs: Sequence[tuple[int, JobSpec]]) -> 
         conn,
         CLAIM_KEYS,
         {
-            "positions": [position for position, _ in specs],
-            "callers": [spec.caller for _, spec in specs],
-            "keys": [spec.idempotency_key for _, spec in specs],
-            "fingerprints": [spec.fingerprint for _, spec in specs],
+            "positions": plain([position for position, _ in specs]),
+            "callers": texts([spec.caller for _, spec in specs]),
+            "keys": texts([spec.idempotency_key for _, spec in specs]),
+            "fingerprints": byte_strings([spec.fingerprint for _, spec in specs]),
         },
     )
     return {(row.caller, row.key): row.job_id for row in rows}
@@ -181,8 +181,8 @@ async def read_keys(
         conn,
         READ_KEYS,
         {
-            "callers": [caller for caller, _ in keys],
-            "keys": [key for _, key in keys],
+            "callers": texts([caller for caller, _ in keys]),
+            "keys": texts([key for _, key in keys]),
             "idempotency_seconds": retention.idempotency_seconds,
             "finished_seconds": retention.finished_seconds,
             "dead_seconds": retention.dead_seconds,
@@ -197,9 +197,9 @@ async def forget_keys(conn: Connection, keys: dict[tuple[str, str], TakenKey]) -
     await conn.execute(
         FORGET_KEYS,
         {
-            "callers": [caller for caller, _ in ordered],
-            "keys": [key for _, key in ordered],
-            "job_ids": [keys[pair].job_id for pair in ordered],
+            "callers": texts([caller for caller, _ in ordered]),
+            "keys": texts([key for _, key in ordered]),
+            "job_ids": plain([keys[pair].job_id for pair in ordered]),
         },
     )
 
@@ -216,25 +216,25 @@ async def insert_jobs(
         conn,
         INSERT_JOBS,
         {
-            "positions": [position for position, _, _ in specs],
-            "given_ids": [given_id for _, _, given_id in specs],
-            "queues": [job.queue for job in jobs],
-            "kinds": [job.kind for job in jobs],
-            "priorities": [job.priority for job in jobs],
-            "payloads": [job.payload for job in jobs],
-            "metadatas": [metadata_text(job.metadata) for job in jobs],
-            "asked_ats": [job.run_at for job in jobs],
-            "delays": [job.delay_seconds for job in jobs],
-            "max_attempts": [job.max_attempts for job in jobs],
-            "backoffs": [backoff_text(job.backoff) for job in jobs],
-            "max_runtimes": [job.max_runtime_seconds for job in jobs],
-            "progress_timeouts": [job.progress_timeout_seconds for job in jobs],
-            "parent_job_ids": [job.parent and job.parent.job_id for job in jobs],
-            "parent_lease_versions": [job.parent and job.parent.lease_version for job in jobs],
-            "traceparents": [job.traceparent for job in jobs],
-            "tracestates": [job.tracestate for job in jobs],
-            "callers": [job.caller if job.idempotency_key else None for job in jobs],
-            "idempotency_keys": [job.idempotency_key for job in jobs],
+            "positions": plain([position for position, _, _ in specs]),
+            "given_ids": plain([given_id for _, _, given_id in specs]),
+            "queues": texts([job.queue for job in jobs]),
+            "kinds": texts([job.kind for job in jobs]),
+            "priorities": plain([job.priority for job in jobs]),
+            "payloads": texts([job.payload for job in jobs]),
+            "metadatas": texts([metadata_text(job.metadata) for job in jobs]),
+            "asked_ats": plain([job.run_at for job in jobs]),
+            "delays": plain([job.delay_seconds for job in jobs]),
+            "max_attempts": plain([job.max_attempts for job in jobs]),
+            "backoffs": texts([backoff_text(job.backoff) for job in jobs]),
+            "max_runtimes": plain([job.max_runtime_seconds for job in jobs]),
+            "progress_timeouts": plain([job.progress_timeout_seconds for job in jobs]),
+            "parent_job_ids": plain([job.parent and job.parent.job_id for job in jobs]),
+            "parent_lease_versions": plain([job.parent and job.parent.lease_version for job in jobs]),
+            "traceparents": texts([job.traceparent for job in jobs]),
+            "tracestates": texts([job.tracestate for job in jobs]),
+            "callers": texts([job.caller if job.idempotency_key else None for job in jobs]),
+            "idempotency_keys": texts([job.idempotency_key for job in jobs]),
         },
     )
     return {

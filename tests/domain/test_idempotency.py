@@ -1,9 +1,9 @@
 """Two requests are one when they mean the same."""
 
-import dataclasses
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
 
 def changed(**members: Any) -> bytes:
-    return submit_fingerprint(dataclasses.replace(BASE, **members))
+    return submit_fingerprint(msgspec.structs.replace(BASE, **members))
 
 
 def test_a_default_that_is_written_out_is_the_same_request() -> None:

@@ -8,13 +8,13 @@ Stale calls of every kind come by themselves, since a holder call draws from all
 """
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -327,7 +327,7 @@ class StateMachine(RuleBasedStateMachine):
     def submit(self, spec: JobSpec, key: str | None, is_late: bool) -> None:
         if is_late and spec.delay_seconds is None:
             # Due before jobs that were created earlier.
-            spec = dataclasses.replace(spec, run_at=datetime.now(UTC) - seconds(30))
+            spec = msgspec.structs.replace(spec, run_at=datetime.now(UTC) - seconds(30))
         self.submit_exactly(spec if key is None else factory.keyed(spec, key))
 
     @precondition(lambda self: self.keys)
@@ -357,7 +357,7 @@ class StateMachine(RuleBasedStateMachine):
     @rule(pick=picks, spec=specs)
     def submit_child(self, pick: int, spec: JobSpec) -> None:
         token = self.pick_token(pick)
-        spec = dataclasses.replace(spec, parent=Parent(token.job_id, token.lease_version))
+        spec = msgspec.structs.replace(spec, parent=Parent(token.job_id, token.lease_version))
         [answer] = self.do(submit_jobs(self.context, [spec]))
         if self.holder(token) is None:
             self.assert_lost(answer, token)

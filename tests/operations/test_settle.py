@@ -73,7 +73,7 @@ async def test_a_refused_completion_creates_no_follow_up_jobs(context: Context) 
     granted = await leased(context)
     token = token_of(granted)
     await release(context, token)
-    follow_up = JobSpec(kind="next", parent=Parent(*dataclasses.astuple(token)))
+    follow_up = JobSpec(kind="next", parent=Parent(token.job_id, token.lease_version))
     answer = await complete(context, token, enqueue=[follow_up])
     assert isinstance(answer, LeaseLost)
     assert await count_rows(context, "jobs") == 1

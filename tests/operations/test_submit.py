@@ -3,6 +3,7 @@
 import dataclasses
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from app.domain.errors import IdempotencyKeyReused, LeaseLost
@@ -134,7 +135,7 @@ async def test_a_key_twice_in_one_call_with_other_requests_refuses_the_second(
 
 async def test_one_refused_item_of_coalesced_calls_does_not_touch_the_others(context: Context) -> None:
     await submit(context, keyed(SPEC, "taken"))
-    lost = dataclasses.replace(SPEC, parent=Parent(UNKNOWN_ID, 1))
+    lost = msgspec.structs.replace(SPEC, parent=Parent(UNKNOWN_ID, 1))
     answers = await submit_jobs(context, [SPEC, keyed(JobSpec(kind="b"), "taken"), lost, keyed(SPEC, "new")])
     assert accepted(answers[0]).created
     assert isinstance(answers[1], IdempotencyKeyReused)
@@ -154,7 +155,7 @@ async def test_a_batch_with_a_reused_key_creates_nothing_and_names_the_item(cont
 
 
 async def test_a_batch_with_a_lost_parent_creates_nothing_and_names_the_item(context: Context) -> None:
-    lost = dataclasses.replace(SPEC, parent=Parent(UNKNOWN_ID, 1))
+    lost = msgspec.structs.replace(SPEC, parent=Parent(UNKNOWN_ID, 1))
     with pytest.raises(LeaseLost) as refused:
         await submit_batch(context, [SPEC, lost])
     assert refused.value.pointer == "/jobs/1/parent"
@@ -162,7 +163,7 @@ async def test_a_batch_with_a_lost_parent_creates_nothing_and_names_the_item(con
 
 
 async def test_a_refused_batch_tells_nobody_of_work(context: Context, signals: RecordedSignals) -> None:
-    lost = dataclasses.replace(SPEC, parent=Parent(UNKNOWN_ID, 1))
+    lost = msgspec.structs.replace(SPEC, parent=Parent(UNKNOWN_ID, 1))
     with pytest.raises(LeaseLost):
         await submit_batch(context, [SPEC, lost])
     assert signals.ready == {}
@@ -170,7 +171,7 @@ async def test_a_refused_batch_tells_nobody_of_work(context: Context, signals: R
 
 async def test_a_child_is_created_while_its_parents_lease_is_held(context: Context) -> None:
     parent = await leased(context)
-    spec = dataclasses.replace(SPEC, queue="children", parent=Parent(parent.id, parent.lease_version))
+    spec = msgspec.structs.replace(SPEC, queue="children", parent=Parent(parent.id, parent.lease_version))
     [child] = await submit(context, spec)
     assert child.parent == Parent(parent.id, parent.lease_version)
     assert await read(context, child.id) == child
@@ -180,7 +181,7 @@ async def test_a_child_of_a_lease_that_has_ended_is_refused_and_its_key_stays_fr
     parent = await leased(context)
     await release(context, token_of(parent))
     stale = Parent(parent.id, parent.lease_version)
-    [answer] = await submit_jobs(context, [keyed(dataclasses.replace(SPEC, parent=stale), "child")])
+    [answer] = await submit_jobs(context, [keyed(msgspec.structs.replace(SPEC, parent=stale), "child")])
     assert isinstance(answer, LeaseLost)
     assert (answer.reason, answer.job_state) == ("released", "ready")
     assert await count_rows(context, "jobs") == 1
@@ -189,7 +190,7 @@ async def test_a_child_of_a_lease_that_has_ended_is_refused_and_its_key_stays_fr
 
 async def test_a_known_key_is_answered_before_the_parents_lease_is_looked_at(context: Context) -> None:
     parent = await leased(context)
-    spec = dataclasses.replace(SPEC, queue="children", parent=Parent(parent.id, parent.lease_version))
+    spec = msgspec.structs.replace(SPEC, queue="children", parent=Parent(parent.id, parent.lease_version))
     [child] = await submit(context, keyed(spec, "child"))
     await complete(context, token_of(parent))
     [answer] = await submit_jobs(context, [keyed(spec, "child")])
@@ -199,12 +200,12 @@ async def test_a_known_key_is_answered_before_the_parents_lease_is_looked_at(con
 
 async def test_a_second_run_asks_for_the_same_child_under_its_new_version(context: Context) -> None:
     first = await leased(context)
-    spec = dataclasses.replace(SPEC, queue="children", parent=Parent(first.id, first.lease_version))
+    spec = msgspec.structs.replace(SPEC, queue="children", parent=Parent(first.id, first.lease_version))
     [child] = await submit(context, keyed(spec, "child"))
     await release(context, token_of(first))
     [second] = await lease(context)
     assert second.id == first.id
-    again = dataclasses.replace(spec, parent=Parent(second.id, second.lease_version))
+    again = msgspec.structs.replace(spec, parent=Parent(second.id, second.lease_version))
     [answer] = await submit_jobs(context, [keyed(again, "child")])
     assert accepted(answer).job.id == child.id
 
@@ -214,7 +215,9 @@ async def test_of_twins_the_one_whose_parent_is_held_creates_the_job(context: Co
     await release(context, token_of(first))
     [second] = await lease(context)
     specs = [
-        keyed(dataclasses.replace(SPEC, queue="children", parent=Parent(job.id, job.lease_version)), "child")
+        keyed(
+            msgspec.structs.replace(SPEC, queue="children", parent=Parent(job.id, job.lease_version)), "child"
+        )
         for job in (first, second)
     ]
     answers = [accepted(answer) for answer in await submit_jobs(context, specs)]
@@ -225,7 +228,7 @@ async def test_of_twins_the_one_whose_parent_is_held_creates_the_job(context: Co
 
 async def test_a_key_is_kept_while_its_job_is_unfinished_however_short_its_time(context: Context) -> None:
     context = dataclasses.replace(context, retention=Retention(idempotency_seconds=0.0))
-    spec = keyed(dataclasses.replace(SPEC, delay_seconds=60.0), "k")
+    spec = keyed(msgspec.structs.replace(SPEC, delay_seconds=60.0), "k")
     [job] = await submit(context, spec)
     await elapse(context, 61)
     await promote_jobs(context)

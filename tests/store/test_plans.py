@@ -293,7 +293,7 @@ async def test_a_plan_made_while_the_tables_were_empty_serves_when_they_are_full
         connection.execute("VACUUM (TRUNCATE, ANALYZE)")
     statement, members = HOLDER_STATEMENTS[name]
     database = Database(database_url, pool_size=1)
-    async with database.begin() as conn:
+    async with database.upkeep() as conn:
         await prepare(conn, statement)
         nobody = [f"0193a3f0-5c00-7000-8000-{number:012}" for number in range(20)]
         await explain_prepared(conn, statement, tokens(nobody) | members)

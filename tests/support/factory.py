@@ -6,10 +6,10 @@ read, records                             what a test looks at
 elapse                                    time, without waiting for it
 """
 
-import dataclasses
 import json
 from collections.abc import Sequence
 
+import msgspec
 from sqlalchemy import text
 
 from app.domain.calls import Completion, Heartbeat, LeaseRequest, RenewedLease
@@ -31,8 +31,8 @@ UNKNOWN_ID = "0193a3f0-5c00-7000-8000-000000000000"
 
 def keyed(spec: JobSpec, key: str, *, caller: str = "anonymous") -> JobSpec:
     """Return the spec as it comes with an Idempotency-Key header."""
-    spec = dataclasses.replace(spec, caller=caller, idempotency_key=key)
-    return dataclasses.replace(spec, fingerprint=submit_fingerprint(spec))
+    spec = msgspec.structs.replace(spec, caller=caller, idempotency_key=key)
+    return msgspec.structs.replace(spec, fingerprint=submit_fingerprint(spec))
 
 
 async def submit(context: Context, *specs: JobSpec) -> list[Job]:
@@ -158,7 +158,7 @@ async def job_in(context: Context, state: JobState, spec: JobSpec | None = None)
     """Make a job in ``state``; its queue must have no other ready job."""
     spec = spec or JobSpec(kind="test")
     if state is JobState.SCHEDULED:
-        return (await submit(context, dataclasses.replace(spec, delay_seconds=3600.0)))[0]
+        return (await submit(context, msgspec.structs.replace(spec, delay_seconds=3600.0)))[0]
     if state is JobState.READY:
         return (await submit(context, spec))[0]
     if state is JobState.CANCELLED:
