@@ -19,9 +19,9 @@ from app.domain.machine import Ending, decide, is_repeat
 from app.operations.context import Context
 from app.operations.refusals import explain
 from app.operations.retries import retried
-from app.operations.rounds import rounds
-from app.operations.submit import announce_inserted
-from app.store import endings, leases, reads, submissions
+from app.operations.rounds import MAX_JOBS_A_ROUND, rounds
+from app.operations.submit import announce_inserted, insert_jobs
+from app.store import endings, leases, reads
 from app.store.endings import EndedLease, Moved
 from app.store.engine import Connection
 from app.store.submissions import InsertedJob
@@ -49,6 +49,9 @@ class Closing(msgspec.Struct, frozen=True):
     ending: Ending
     fingerprint: bytes | None
 
+
+# COMPLETE_LEASES compares nothing pairwise.
+MAX_COMPLETED_A_ROUND = 1000
 
 R = TypeVar("R", Completing, Closing)
 
@@ -106,14 +109,21 @@ async def complete_leases(
         if children:
             # Positions go on from round to round, so that ids within the transaction keep their order.
             start = len(effects.inserted)
-            rows = await submissions.insert_jobs(
+            rows = await insert_jobs(
                 conn, [(start + index, spec, None) for index, spec in enumerate(children)]
             )
             effects.inserted += [(spec, rows[start + index]) for index, spec in enumerate(children)]
         return dict.fromkeys(done, JobState.SUCCEEDED)
 
     is_plain = not any(request.enqueue for request in requests)
-    answers = await _settle(context, requests, write, with_jobs=with_jobs, is_one_statement=is_plain)
+    answers = await _settle(
+        context,
+        requests,
+        write,
+        with_jobs=with_jobs,
+        max_jobs=MAX_COMPLETED_A_ROUND,
+        is_one_statement=is_plain,
+    )
     effects.announce(context)
     return answers
 
@@ -155,11 +165,12 @@ async def _settle(
     write: Callable[[Connection, Sequence[R]], Awaitable[dict[str, JobState]]],
     *,
     with_jobs: bool,
+    max_jobs: int = MAX_JOBS_A_ROUND,
     is_one_statement: bool = False,
 ) -> list[Settled | FencepostError]:
     """``is_one_statement`` tells that ``write`` is, so that it needs no transaction around it."""
     answers: dict[int, Settled | FencepostError] = {}
-    turns = list(rounds([request.token.job_id for request in requests]))
+    turns = list(rounds([request.token.job_id for request in requests], max_jobs=max_jobs))
     database = context.database
     async with database.one_write() if is_one_statement and len(turns) == 1 else database.begin() as conn:
         for indexes in turns:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
+import psycopg
 from sqlalchemy import Row, event, text
 from sqlalchemy.engine import Engine, ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
@@ -22,7 +23,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.elements import TextClause
 
 from app.domain.errors import FencepostError, Misconfigured, RolledBack, Unavailable
-from app.store.connections import SETTINGS, Connector
+from app.store.connections import SETTINGS, Connector, ServiceConnection
 
 POOL_TIMEOUT_SECONDS = 3
 UPKEEP_SECONDS = 60
@@ -56,6 +57,28 @@ async def fetch(conn: Connection, statement: Statement, parameters: Mapping[str,
     return (await conn.execute(statement, parameters)).all()
 
 
+async def copy_rows(conn: Connection, statement: str, rows: str) -> None:
+    """Run a COPY FROM STDIN in text format; needs a transaction. Errors are those of any statement."""
+    pooled = await conn.get_raw_connection()
+    driver: ServiceConnection = pooled.driver_connection  # type: ignore[assignment]  # the Connector's
+    try:
+        async with driver.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+            await copy.write(rows)
+    except psycopg.Error as error:
+        # SQLAlchemy has no COPY, so what it does with an error of the driver is done here.
+        is_lost = driver.closed or error.sqlstate == _READ_ONLY
+        if is_lost:
+            pooled.info["eras"].end(pooled.info["era"])
+            await conn.invalidate(error)
+        raise DBAPIError.instance(
+            statement, None, error, psycopg.Error, connection_invalidated=is_lost, dialect=conn.dialect
+        ) from error
+    except BaseException:
+        # Cancelled in the middle: the connection is of no more use.
+        await conn.invalidate()
+        raise
+
+
 ALLOW_UPKEEP = sql("SET LOCAL statement_timeout = '60s'")
 
 # Behind a transaction pooler, where settings hold for one transaction.
@@ -85,7 +108,7 @@ class Database:
             max_overflow=0,
             pool_timeout=POOL_TIMEOUT_SECONDS,
         )
-        _Era().watch(self._engine.sync_engine)
+        _Eras().watch(self._engine.sync_engine)
         self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._snapshot = self._engine.execution_options(isolation_level="REPEATABLE READ")
 
@@ -196,7 +219,7 @@ class _Trouble:
             raise DatabaseFault(error) from None
 
 
-class _Era:
+class _Eras:
     """Lets go of every connection of the pool once one of them is found to be lost.
 
     A server that takes no writes any more counts as lost, and so does one that lets two transactions in a row
@@ -209,13 +232,13 @@ class _Era:
         self._silences = 0
 
     def watch(self, engine: Engine) -> None:
-        event.listen(engine, "handle_error", self._end)
+        event.listen(engine, "handle_error", self._note_error)
         event.listen(engine, "connect", self._begin)
         event.listen(engine, "checkout", self._refuse_older)
         event.listen(engine, "checkin", self._note_success)
 
     def _begin(self, _connection: object, record: ConnectionPoolEntry) -> None:
-        record.info["era"] = self._current
+        record.info["eras"], record.info["era"] = self, self._current
 
     def _refuse_older(self, _connection: object, record: ConnectionPoolEntry, _proxy: object) -> None:
         if record.info["era"] != self._current or _has_word(record):
@@ -226,7 +249,7 @@ class _Era:
         if connection is not None:
             self._silences = 0
 
-    def _end(self, context: ExceptionContext) -> None:
+    def _note_error(self, context: ExceptionContext) -> None:
         if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
             context.is_disconnect = True
         if not context.is_disconnect or context.connection is None:
@@ -237,8 +260,11 @@ class _Era:
             self._silences += 1
             if self._silences < _SILENCES:
                 return
-        # Others that were lost with it tell nothing new.
-        if context.connection.info["era"] == self._current:
+        self.end(context.connection.info["era"])
+
+    def end(self, era: int) -> None:
+        """Let go of the connections of an era, since one of them was lost; others of it tell nothing new."""
+        if era == self._current:
             self._current += 1
             self._silences = 0
 

@@ -26,7 +26,7 @@ from app.store.engine import Connection, fetch, sql
 # Each queue's rows are locked once, in claim order, and shared out by row number: a statement that
 # locked a row for one poll would lock it again for the next, since its own locks do not stop it.
 # The DELETE goes by ctid: the row is locked, so it cannot move, and no index is read twice.
-# No statement here joins two CTEs by job_id: without hash joins that would be quadratic.
+# No statement here joins two CTEs by job_id: by nested loop that would be quadratic.
 LEASE_JOBS = sql("""
 WITH demand AS (
     SELECT * FROM unnest(
@@ -130,19 +130,22 @@ WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
 RETURNING l.job_id, l.expires_at, l.deadline_at, l.cancel_requested
 """)
 
-# Sorted input and nested loop, as in HEARTBEAT_LEASES. What was asked for stays where it is: in jobs.
+# What was asked for stays where it is: in jobs. The planner may not hash or merge (connections.SETTINGS), and
+# a nested loop over a thousand items is a million comparisons: so the fence is a subplan, which is hashed
+# where it cannot be turned into a join (IS TRUE), and results are paired by a full join, which must be.
 COMPLETE_LEASES = sql("""
-WITH input AS (
+WITH input AS MATERIALIZED (
     SELECT * FROM unnest(
         CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[]),
         CAST(:results AS text[]), CAST(:fingerprints AS bytea[])
     ) AS i (job_id, lease_version, result, fingerprint)
-), ended AS (
+), ended AS MATERIALIZED (
     DELETE FROM fencepost.leases l
-    USING input i
     WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
-      AND l.job_id = i.job_id AND l.lease_version = i.lease_version
-    RETURNING l.*, i.result, i.fingerprint
+      AND ((l.job_id, l.lease_version) IN (SELECT job_id, lease_version FROM input)) IS TRUE
+    RETURNING l.*
+), paired AS MATERIALIZED (
+    SELECT e.*, i.result, i.fingerprint FROM ended e FULL JOIN input i ON i.job_id = e.job_id
 )
 INSERT INTO fencepost.finished (
     job_id, granted_at, finished_at, lease_version, attempt, has_key, state, worker_id, result, error,
@@ -150,7 +153,8 @@ INSERT INTO fencepost.finished (
 )
 SELECT job_id, granted_at, now(), lease_version, attempt, has_key, 'succeeded', worker_id,
        CAST(result AS json), error, checkpoint, previous, fingerprint
-FROM ended
+FROM paired
+WHERE job_id IS NOT NULL
 RETURNING job_id
 """)
 
