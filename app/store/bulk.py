@@ -11,7 +11,7 @@ from itertools import compress
 
 from app.domain.job import JobSpec
 from app.store.columns import backoff_text, metadata_text
-from app.store.engine import Connection, copy_rows
+from app.store.engine import Connection
 from app.store.reads import read_now
 from app.store.submissions import InsertedJob
 
@@ -124,4 +124,4 @@ def _texts(values: Sequence[object]) -> list[str]:
 
 async def _copy(conn: Connection, table: str, columns: dict[str, list[str]]) -> None:
     lines = "\n".join(map("\t".join, zip(*columns.values(), strict=True)))
-    await copy_rows(conn, f"COPY fencepost.{table} ({', '.join(columns)}) FROM STDIN", f"{lines}\n")
+    await conn.copy(f"COPY fencepost.{table} ({', '.join(columns)}) FROM STDIN", f"{lines}\n")

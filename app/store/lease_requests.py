@@ -51,7 +51,10 @@ ORDER BY j.priority, j.run_at, j.job_id
 """)
 
 DELETE_OLD_LEASE_REQUESTS = sql("""
-DELETE FROM fencepost.lease_requests WHERE expires_at <= now()
+WITH deleted AS (
+    DELETE FROM fencepost.lease_requests WHERE expires_at <= now() RETURNING worker_id
+)
+SELECT CAST(count(*) AS integer) AS answer_count FROM deleted
 """)
 
 
@@ -104,7 +107,8 @@ async def read_untouched_leases(conn: Connection, tokens: Sequence[Token]) -> li
 
 async def delete_old_lease_requests(conn: Connection) -> int:
     """Delete stored answers whose time is over; return how many."""
-    return (await conn.execute(DELETE_OLD_LEASE_REQUESTS)).rowcount
+    count: int = (await fetch(conn, DELETE_OLD_LEASE_REQUESTS, {}))[0].answer_count
+    return count
 
 
 def _identity(request: LeaseRequest) -> dict[str, object]:

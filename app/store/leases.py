@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Row
 
 from app.domain.calls import Completion, Heartbeat, RenewedLease
 from app.domain.job import LeasedJob
@@ -208,7 +207,7 @@ async def lease_jobs(conn: Connection, demands: Sequence[Demand]) -> list[tuple[
     return [(row.poll, leased_job(row)) for row in rows]
 
 
-def leased_job(row: Row[Any]) -> LeasedJob:
+def leased_job(row: Any) -> LeasedJob:
     return LeasedJob(
         lease_version=row.lease_version,
         id=row.job_id,

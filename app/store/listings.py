@@ -43,7 +43,7 @@ async def list_job_ids(
 ) -> list[str]:
     """Return one page of ids, newest first; ``before_id`` is the last id of the page before, or None."""
     statement = _page(job_filter, retention=retention, max_rows=max_rows, before_id=before_id)
-    return [row.job_id for row in (await conn.execute(statement)).all()]
+    return [row.job_id for row in await conn.execute(statement)]
 
 
 def _page(

@@ -11,8 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row
-
 from app.domain.job import Attempt, HeldLease, Job, JobState, Lease, Outcome, Progress, Token
 from app.domain.machine import Record
 from app.domain.retention import Retention
@@ -242,7 +240,7 @@ async def read_finished_ids(conn: Connection, job_ids: Sequence[str]) -> set[str
     return {row.job_id for row in rows}
 
 
-def _job(row: Row[Any]) -> Job:
+def _job(row: Any) -> Job:
     return Job(
         id=row.job_id,
         queue=row.queue,
@@ -269,7 +267,7 @@ def _job(row: Row[Any]) -> Job:
     )
 
 
-def _lease(row: Row[Any]) -> Lease:
+def _lease(row: Any) -> Lease:
     progress = None
     if row.progress_seq is not None:
         progress = Progress(row.progress_seq, row.progress_percent, row.progress_message)

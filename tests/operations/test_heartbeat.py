@@ -32,7 +32,7 @@ def renewed(answer: RenewedLease | FencepostError) -> RenewedLease:
 
 async def seconds_left(context: Context, at: datetime) -> float:
     async with context.database.one_statement() as conn:
-        now: datetime = (await conn.execute(text("SELECT clock_timestamp()"))).scalar_one()
+        now: datetime = (await conn.execute(text("SELECT clock_timestamp()")))[0][0]
     return (at - now).total_seconds()
 
 
@@ -48,7 +48,7 @@ async def stalls_at(context: Context, token: Token) -> datetime:
             await conn.execute(
                 text("SELECT stalls_at FROM fencepost.leases WHERE job_id = :id"), {"id": token.job_id}
             )
-        ).scalar_one()
+        )[0][0]
     return at
 
 

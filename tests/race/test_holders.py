@@ -62,7 +62,7 @@ async def test_a_complete_that_waits_for_a_reaper_that_gives_up_is_accepted(cont
     async with context.database.begin() as conn:
         await clocks.lock_run_out_leases(conn, max_leases=10)
         completing_late = await rival(context.database, complete(context, token))
-        await conn.rollback()
+        await conn.run(b"ROLLBACK")
     assert settled(await completing_late).state is JobState.SUCCEEDED
     await assert_healthy(context)
 
@@ -242,7 +242,7 @@ async def test_a_child_that_waits_for_an_end_that_is_undone_is_created(context: 
     async with context.database.begin() as conn:
         await leases.complete_leases(conn, [completing(token).completion])
         creating = await rival(context.database, submit_jobs(context, [child_of(token)]))
-        await conn.rollback()
+        await conn.run(b"ROLLBACK")
     assert accepted((await creating)[0]).created
 
 

@@ -35,7 +35,7 @@ async def test_a_cancel_that_waits_for_a_grant_that_is_undone_cancels_at_once(co
         await leases.lease_jobs(conn, [DEMAND])
         call = manage.cancel_job(context, job.id, reason=None, force=False)
         cancelling = await rival(context.database, call)
-        await conn.rollback()
+        await conn.run(b"ROLLBACK")
     assert (await cancelling).job.state is JobState.CANCELLED
 
 

@@ -31,7 +31,7 @@ async def test_a_twin_of_a_first_that_is_undone_creates_the_job(context: Context
     async with context.database.begin() as conn:
         await submissions.claim_keys(conn, [(0, SPEC)])
         twin = await rival(context.database, submit_jobs(context, [SPEC]))
-        await conn.rollback()
+        await conn.run(b"ROLLBACK")
     [answer] = await twin
     assert accepted(answer).created
     assert await count_rows(context, "jobs") == 1
@@ -108,7 +108,7 @@ async def test_a_twin_of_a_lease_call_that_is_undone_keeps_its_own_grants(contex
         granted = await leases.lease_jobs(conn, [Demand(0, "default", 1, 1, "worker", 60.0)])
         await lease_requests.remember_lease_request(conn, asked.request, [job for _, job in granted])
         twin = await rival(context.database, lease_jobs_once(context, asked))
-        await conn.rollback()
+        await conn.run(b"ROLLBACK")
     assert [job.id for job in await twin] == [jobs[1].id]
     assert await count_rows(context, "leases") == 1
 

@@ -143,15 +143,20 @@ async def test_no_connection_is_made_to_a_server_that_takes_no_writes(database_u
 async def test_the_pool_leaves_a_server_that_turns_read_only(database_url: str) -> None:
     database = Database(database_url, pool_size=2)
     async with database.begin() as one, database.begin() as other:
-        pids = {(await one.scalar(_PID)), (await other.scalar(_PID))}
+        pids = {await _pid_of(one), await _pid_of(other)}
     with pytest.raises(RolledBack):
         await _write_to_read_only(database)
     async with database.begin() as one, database.begin() as other:
-        assert not pids & {(await one.scalar(_PID)), (await other.scalar(_PID))}
+        assert not pids & {await _pid_of(one), await _pid_of(other)}
     await database.close()
 
 
 _PID = sql("SELECT pg_backend_pid()")
+
+
+async def _pid_of(conn: Connection) -> int:
+    pid: int = (await conn.execute(_PID))[0][0]
+    return pid
 
 
 async def _write_to_read_only(database: Database) -> None:
@@ -272,11 +277,11 @@ async def test_a_clock_that_was_set_back_does_not_make_the_pool_connect_again_an
 async def test_a_connection_that_was_closed_while_idle_is_not_used(database_url: str) -> None:
     database = Database(database_url, pool_size=2)
     async with database.begin() as one, database.begin() as other:
-        pids = [await one.scalar(_PID), await other.scalar(_PID)]
+        pids = [await _pid_of(one), await _pid_of(other)]
     with psycopg.connect(database_url, autocommit=True) as admin:
         admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM unnest(%s::int[]) AS p (pid)", [pids])
     async with database.one_write() as one, database.begin() as other:
-        assert not {await one.scalar(_PID), await other.scalar(_PID)} & set(pids)
+        assert not {await _pid_of(one), await _pid_of(other)} & set(pids)
     await database.close()
 
 
@@ -287,7 +292,7 @@ async def _end_own_session(database: Database) -> None:
 
 async def _read_pid(database: Database) -> object:
     async with database.begin() as conn:
-        return await conn.scalar(_PID)
+        return await _pid_of(conn)
 
 
 async def test_waiting_for_a_connection_and_the_statements_share_one_limit(
@@ -320,7 +325,7 @@ async def test_silent_hosts_do_not_keep_the_service_from_one_that_answers(databa
         found_after = time.monotonic() - begun
         begun = time.monotonic()
         async with database.begin() as first, database.begin() as second:
-            assert await first.scalar(_PID) != await second.scalar(_PID)
+            assert await _pid_of(first) != await _pid_of(second)
         # The one that answered is tried first from now on.
         assert time.monotonic() - begun < found_after
         await database.close()
@@ -365,7 +370,7 @@ async def test_a_server_that_is_silent_twice_loses_all_its_connections(
 async def _three_pids(database: Database) -> set[object]:
     """Return the sessions of three connections that are open at once."""
     async with database.begin() as one, database.begin() as other, database.begin() as third:
-        return {await conn.scalar(_PID) for conn in (one, other, third)}
+        return {await _pid_of(conn) for conn in (one, other, third)}
 
 
 async def test_whatever_is_raised_when_the_time_is_over_is_unavailable_and_a_fault_before_stays_one(

@@ -52,7 +52,7 @@ async def test_heartbeats_are_heap_only_updates(lonely_database_url: str) -> Non
                     WHERE schemaname = 'fencepost' AND relname = 'leases'
                 """)
             )
-        ).one()
+        )[0]
     await database.close()
     assert counts.n_tup_upd == LEASES * BEATS
     assert counts.n_tup_hot_upd / counts.n_tup_upd >= 0.95

@@ -76,7 +76,7 @@ async def add_finished(database: Database, *, state: JobState, ages: list[timede
                 """),
                 {"age": age, "state": state.value},
             )
-            ids.append(row.scalar_one())
+            ids.append(row[0][0])
     return ids
 
 

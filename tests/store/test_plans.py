@@ -85,7 +85,7 @@ async def full(full_database_url: str) -> AsyncIterator[Connection]:
     database = Database(full_database_url, pool_size=1)
     async with database.begin() as conn:
         yield conn
-        await conn.rollback()
+        await conn.run(b"ROLLBACK")
     await database.close()
 
 
@@ -297,7 +297,7 @@ async def test_a_plan_made_while_the_tables_were_empty_serves_when_they_are_full
         await prepare(conn, statement)
         nobody = [f"0193a3f0-5c00-7000-8000-{number:012}" for number in range(20)]
         await explain_prepared(conn, statement, tokens(nobody) | members)
-        await conn.exec_driver_sql(FILL, execution_options={"no_parameters": True})
+        await conn.run(FILL.encode())
         job_ids = await some_ids(conn, "leases", 20)
         plan = await explain_prepared(conn, statement, tokens(job_ids) | members)
     await database.close()

@@ -215,5 +215,5 @@ async def elapse(context: Context, seconds: float) -> None:
 
 async def count_rows(context: Context, table: str) -> int:
     async with context.database.one_statement() as conn:
-        count: int = (await conn.execute(text(f"SELECT count(*) FROM fencepost.{table}"))).scalar_one()  # noqa: S608
+        count: int = (await conn.execute(text(f"SELECT count(*) FROM fencepost.{table}")))[0][0]  # noqa: S608
     return count

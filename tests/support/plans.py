@@ -7,15 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from psycopg import sql
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.sql import ClauseElement
-from sqlalchemy.sql.compiler import SQLCompiler
 
-from app.store.engine import Connection
-
-_NUMBERED = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
-# A percent sign in the text means itself.
-_AS_IS = {"no_parameters": True}
+from app.store.engine import Connection, compiled_statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +41,24 @@ async def explain(
     try:
         return await explain_prepared(conn, statement, parameters)
     finally:
-        await conn.exec_driver_sql("DEALLOCATE explained")
+        await conn.run(b"DEALLOCATE explained")
 
 
 async def prepare(conn: Connection, statement: ClauseElement) -> None:
     """Prepare a statement, as the driver does with one that comes again."""
-    await conn.exec_driver_sql(f"PREPARE explained AS {_compiled(statement)}", execution_options=_AS_IS)
+    await conn.run(f"PREPARE explained AS {compiled_statement(statement)}".encode())
 
 
 async def explain_prepared(
     conn: Connection, statement: ClauseElement, parameters: Mapping[str, object] | None = None
 ) -> Plan:
     """Run the statement that was prepared, with the plan that it has or now gets."""
-    compiled = _compiled(statement)
+    compiled = compiled_statement(statement)
     values = {**compiled.params, **(parameters or {})}
     arguments = sql.SQL(", ").join(sql.Literal(values[name]) for name in compiled.positiontup or ())
     execute = f"EXECUTE explained({arguments.as_string()})" if compiled.positiontup else "EXECUTE explained"
-    answer = await conn.exec_driver_sql(
-        f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {execute}", execution_options=_AS_IS
-    )
-    return _plan(answer.scalar_one())
-
-
-def _compiled(statement: ClauseElement) -> SQLCompiler:
-    compiled = statement.compile(dialect=_NUMBERED, compile_kwargs={"render_postcompile": True})
-    assert isinstance(compiled, SQLCompiler)
-    return compiled
+    answer = await conn.run(f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {execute}".encode())
+    return _plan(answer[0][0])
 
 
 def _plan(answer: str) -> Plan:

@@ -23,7 +23,7 @@ async def until_waiting(database: Database, *, count: int = 1) -> None:
     """Return when ``count`` connections of this database wait for a lock; raise when they do not in time."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     async with database.one_statement() as conn:
-        while (await conn.execute(_COUNT_LOCK_WAITS)).scalar_one() < count:
+        while (await conn.execute(_COUNT_LOCK_WAITS))[0][0] < count:
             assert time.monotonic() < deadline, f"nobody waits for a lock after {DEADLINE_SECONDS} s"
             await asyncio.sleep(0.002)
 
