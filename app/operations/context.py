@@ -1,10 +1,11 @@
 """What every verb is given."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from app.domain.retention import Retention
+from app.operations.heads import Heads
 from app.store.engine import Database
 
 
@@ -26,3 +27,4 @@ class Context:
     database: Database
     retention: Retention
     signals: Signals
+    heads: Heads = field(default_factory=Heads)

@@ -3,19 +3,20 @@
 One claim serves many polls. What a poll is granted is committed before it is told.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.domain.calls import LeaseRequest
-from app.domain.errors import InvalidRequest
+from app.domain.errors import InvalidRequest, RolledBack, Unavailable
 from app.domain.job import LeasedJob, Outcome, Token
 from app.domain.machine import Ending
 from app.operations.context import Context
+from app.operations.heads import Beginning, Heads
 from app.operations.retries import retried
 from app.operations.settle import Closing, end_leases
 from app.store import lease_requests, leases
 from app.store.engine import Connection
-from app.store.leases import Demand
+from app.store.leases import NO_HEADS, Demand, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,62 @@ async def lease_jobs(context: Context, wishes: Sequence[Wish]) -> Grants:
     Each wish gets at most its max_jobs, by priority, then due time, over all its queues. An empty
     grant means that nothing was ready, or that others held locks on all of it.
     """
+    beginning = context.heads.begin(_queues_of(wishes))
+    grants = await _claim(context, wishes, beginning)
+    # Where a head hid what is there, or nothing is: one look from the top tells.
+    unserved = [
+        number
+        for number, wish in enumerate(wishes)
+        if number not in grants.jobs and any(queue in beginning.heads for queue in wish.queues)
+    ]
+    if unserved:
+        await _claim_from_top(context, wishes, unserved, grants)
+    return grants
+
+
+async def _claim_from_top(
+    context: Context, wishes: Sequence[Wish], numbers: Sequence[int], grants: Grants
+) -> None:
+    """Claim once more for some of the wishes; what was granted before stays granted, whatever comes."""
+    again = [wishes[number] for number in numbers]
+    beginning = context.heads.begin(_queues_of(again), at_top=True)
+    try:
+        more = await _claim(context, again, beginning)
+    except (Unavailable, RolledBack):
+        if not grants.jobs:
+            raise
+        grants.crowded.update(numbers)
+    else:
+        grants.jobs.update({numbers[index]: jobs for index, jobs in more.jobs.items()})
+        grants.crowded.difference_update(numbers)
+        grants.crowded.update(numbers[index] for index in more.crowded)
+
+
+def _queues_of(wishes: Sequence[Wish]) -> set[str]:
+    return {queue for wish in wishes for queue in wish.queues}
+
+
+async def _claim(context: Context, wishes: Sequence[Wish], beginning: Beginning) -> Grants:
     # Wishes for one queue each are served by one statement.
     is_plain = all(len(wish.queues) == 1 for wish in wishes)
     database = context.database
     async with database.one_write() if is_plain else database.begin() as conn:
-        return await _grant(conn, wishes)
+        grants, demands = await _grant(conn, wishes, beginning.heads)
+    _note(context.heads, beginning, demands, grants)
+    return grants
+
+
+def _note(heads: Heads, beginning: Beginning, demands: Sequence[Demand], grants: Grants) -> None:
+    """Remember how far each queue has been emptied; after the commit."""
+    places: dict[str, list[Place]] = {demand.queue: [] for demand in demands}
+    wanted = {demand.queue: 0 for demand in demands}
+    for demand in demands:
+        wanted[demand.queue] = max(wanted[demand.queue], demand.last)
+    for jobs in grants.jobs.values():
+        for job in jobs:
+            places[job.queue].append(Place(job.priority, job.run_at, job.id))
+    for queue, taken in places.items():
+        heads.claimed(beginning, queue, taken, is_filled=len(taken) == wanted[queue])
 
 
 @retried
@@ -74,7 +126,8 @@ class _TwinWasFirst(Exception):
 
 
 async def _grant_once(conn: Connection, wish: Wish, request: LeaseRequest) -> list[LeasedJob]:
-    jobs = (await _grant(conn, [wish])).jobs.get(0, [])
+    grants, _ = await _grant(conn, [wish], NO_HEADS)
+    jobs = grants.jobs.get(0, [])
     if jobs and not await lease_requests.remember_lease_request(conn, request, jobs):
         raise _TwinWasFirst
     return jobs
@@ -93,21 +146,27 @@ def request_id_reused() -> InvalidRequest:
     return InvalidRequest("it was used with another body", pointer="/request_id")
 
 
-async def _grant(conn: Connection, wishes: Sequence[Wish]) -> Grants:
-    shares = await _shares(conn, wishes)
-    granted = await leases.lease_jobs(conn, _demands(wishes, shares)) if shares else []
+async def _grant(
+    conn: Connection, wishes: Sequence[Wish], heads: Mapping[str, Place]
+) -> tuple[Grants, Sequence[Demand]]:
+    shares = await _shares(conn, wishes, heads)
+    demands = _demands(wishes, shares)
+    granted = await leases.lease_jobs(conn, demands, heads=heads) if demands else []
     jobs: dict[int, list[LeasedJob]] = {}
     for number, job in granted:
         jobs.setdefault(number, []).append(job)
     counted = {number for number, _, _ in shares if len(wishes[number].queues) > 1}
-    return Grants({number: sorted(jobs[number], key=_order) for number in jobs}, counted - jobs.keys())
+    ordered = {number: sorted(jobs[number], key=_order) for number in jobs}
+    return Grants(ordered, counted - jobs.keys()), demands
 
 
 def _order(job: LeasedJob) -> tuple[int, object, str]:
     return (job.priority, job.run_at, job.id)
 
 
-async def _shares(conn: Connection, wishes: Sequence[Wish]) -> list[tuple[int, str, int]]:
+async def _shares(
+    conn: Connection, wishes: Sequence[Wish], heads: Mapping[str, Place]
+) -> list[tuple[int, str, int]]:
     """Return (wish, queue, job count): how many jobs each wish takes from each of its queues."""
     single = [
         (number, wish.queues[0], wish.max_jobs) for number, wish in enumerate(wishes) if len(wish.queues) == 1
@@ -115,7 +174,7 @@ async def _shares(conn: Connection, wishes: Sequence[Wish]) -> list[tuple[int, s
     several = [
         (number, wish.max_jobs, wish.queues) for number, wish in enumerate(wishes) if len(wish.queues) > 1
     ]
-    return single + (await leases.share_queues(conn, several) if several else [])
+    return single + (await leases.share_queues(conn, several, heads=heads) if several else [])
 
 
 def _demands(wishes: Sequence[Wish], shares: Sequence[tuple[int, str, int]]) -> list[Demand]:

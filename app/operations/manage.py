@@ -112,6 +112,7 @@ async def edit_job(context: Context, job_id: str, edit: Edit) -> Job:
 
 def _announce(context: Context, placed: Placed) -> None:
     if placed.is_due:
+        context.heads.placed(placed.queue)
         context.signals.jobs_ready({placed.queue: 1})
     else:
         context.signals.job_scheduled(placed.due_in_seconds)

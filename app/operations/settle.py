@@ -85,6 +85,7 @@ def announce_moves(context: Context, moved: Sequence[Moved]) -> None:
     for move in moved:
         if move.state is JobState.READY:
             counts[move.queue] = counts.get(move.queue, 0) + 1
+            context.heads.placed(move.queue)
     if counts:
         context.signals.jobs_ready(counts)
     waits = [move.due_in_seconds for move in moved if move.due_in_seconds is not None]

@@ -16,6 +16,7 @@ from app.store import bulk, reads, submissions
 from app.store.bulk import COPY_FROM
 from app.store.columns import metadata_text
 from app.store.engine import Connection
+from app.store.leases import Place
 from app.store.submissions import InsertedJob, TakenKey
 
 # A key can change hands only when its time is over; more rounds than these mean something is wrong.
@@ -81,6 +82,7 @@ def announce_inserted(context: Context, inserted: Sequence[tuple[JobSpec, Insert
     for spec, row in inserted:
         if row.is_due:
             counts[spec.queue] = counts.get(spec.queue, 0) + 1
+            context.heads.placed(spec.queue, Place(spec.priority, row.run_at, row.job_id))
     if counts:
         context.signals.jobs_ready(counts)
     waits = [row.due_in_seconds for _, row in inserted if not row.is_due]

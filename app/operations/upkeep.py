@@ -25,6 +25,8 @@ async def promote_jobs(context: Context) -> NextDue:
     while True:
         async with context.database.begin() as conn:
             counts = await schedule.promote_jobs(conn, max_jobs=MAX_JOBS_A_STEP)
+        for queue in counts:
+            context.heads.placed(queue)
         if counts:
             context.signals.jobs_ready(counts)
         if sum(counts.values()) < MAX_JOBS_A_STEP:

@@ -21,6 +21,8 @@ def plain(values: Sequence[object]) -> str | None:
 
 def texts(values: Sequence[str | None]) -> str | None:
     """Return the literal of texts. Raises ValueError for one that holds U+0000, which cannot be stored."""
+    if not values:
+        return None
     if None not in values:
         return _quoted(values)  # type: ignore[arg-type]  # the line above has looked
     if not any(value is not None for value in values):

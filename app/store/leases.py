@@ -11,8 +11,10 @@ A plan that was made while a table was physically empty may walk the whole table
 the planner is told about joins: hence ``= ANY`` over the ids that are joined anyway, and LIMIT 1.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,18 +24,40 @@ from app.store.arrays import byte_strings, plain, texts
 from app.store.columns import parent_of
 from app.store.engine import Connection, fetch, sql
 
+# Where a claim of the queue w.queue begins: at its head, if that is known and no job of a more urgent
+# priority is there; else at the top.
+_START = """
+        SELECT COALESCE(h.from_priority, CAST(-32768 AS smallint)) AS from_priority,
+               COALESCE(h.from_run_at, '-infinity') AS from_run_at,
+               COALESCE(h.from_id, '00000000-0000-0000-0000-000000000000') AS from_id
+        FROM (SELECT) one
+        LEFT JOIN unnest(
+            CAST(:head_queues AS text[]), CAST(:head_priorities AS smallint[]),
+            CAST(:head_run_ats AS timestamptz[]), CAST(:head_ids AS uuid[])
+        ) AS h (queue, from_priority, from_run_at, from_id)
+          ON h.queue = w.queue
+         AND NOT EXISTS (
+             SELECT FROM fencepost.ready r WHERE r.queue = w.queue AND r.priority < h.from_priority
+         )
+        LIMIT 1
+"""
+
 # Each queue's rows are locked once, in claim order, and shared out by row number: a statement that
 # locked a row for one poll would lock it again for the next, since its own locks do not stop it.
 # The DELETE goes by ctid: the row is locked, so it cannot move, and no index is read twice.
 # No statement here joins two CTEs by job_id: by nested loop that would be quadratic.
-LEASE_JOBS = sql("""
+LEASE_JOBS = sql(f"""
 WITH demand AS (
     SELECT * FROM unnest(
         CAST(:polls AS integer[]), CAST(:queues AS text[]), CAST(:firsts AS integer[]),
         CAST(:lasts AS integer[]), CAST(:worker_ids AS text[]), CAST(:lease_seconds AS double precision[])
     ) AS d (poll, queue, first, last, worker_id, lease_seconds)
 ), wanted AS (
-    SELECT queue, max(last) AS job_count FROM demand GROUP BY queue
+    SELECT w.queue, w.job_count, s.*
+    FROM (SELECT queue, max(last) AS job_count FROM demand GROUP BY queue) w
+    CROSS JOIN LATERAL (
+        {_START}
+    ) s
 ), picked AS MATERIALIZED (
     SELECT r.*, row_number() OVER (PARTITION BY w.queue ORDER BY r.priority, r.run_at, r.job_id) AS place
     FROM wanted w
@@ -41,6 +65,7 @@ WITH demand AS (
         SELECT r.ctid AS row_at, r.*
         FROM fencepost.ready r
         WHERE r.queue = w.queue
+          AND (r.priority, r.run_at, r.job_id) >= (w.from_priority, w.from_run_at, w.from_id)
         ORDER BY r.priority, r.run_at, r.job_id
         LIMIT w.job_count
         FOR UPDATE SKIP LOCKED
@@ -74,29 +99,33 @@ SELECT poll, lease_version, job_id, queue, kind, payload, metadata, priority, at
        tracestate, parent_job_id, parent_lease_version
 FROM grants
 ORDER BY poll, priority, run_at, job_id
-""")
+""")  # noqa: S608 - the part is the constant above
 
 # How a poll of several queues spreads over them: by priority, then due time, over all of them.
 # Nothing is locked here, so a rival may take what was counted; LEASE_JOBS then takes the next rows.
-SHARE_QUEUES = sql("""
+SHARE_QUEUES = sql(f"""
 SELECT p.poll, best.queue, CAST(count(*) AS integer) AS job_count
 FROM unnest(CAST(:polls AS integer[]), CAST(:max_jobs AS integer[])) AS p (poll, max_jobs)
 CROSS JOIN LATERAL (
     SELECT head.queue
-    FROM unnest(CAST(:pair_polls AS integer[]), CAST(:pair_queues AS text[])) AS q (poll, queue)
+    FROM unnest(CAST(:pair_polls AS integer[]), CAST(:pair_queues AS text[])) AS w (poll, queue)
+    CROSS JOIN LATERAL (
+        {_START}
+    ) s
     CROSS JOIN LATERAL (
         SELECT r.queue, r.priority, r.run_at, r.job_id
         FROM fencepost.ready r
-        WHERE r.queue = q.queue
+        WHERE r.queue = w.queue
+          AND (r.priority, r.run_at, r.job_id) >= (s.from_priority, s.from_run_at, s.from_id)
         ORDER BY r.priority, r.run_at, r.job_id
         LIMIT p.max_jobs
     ) head
-    WHERE q.poll = p.poll
+    WHERE w.poll = p.poll
     ORDER BY head.priority, head.run_at, head.job_id
     LIMIT p.max_jobs
 ) best
 GROUP BY p.poll, best.queue
-""")
+""")  # noqa: S608 - as in LEASE_JOBS
 
 # A lower seq than before leaves the whole progress as it is; only a higher one restarts the clock.
 # Rows are written in the order of the input, which is sorted: the planner is told to join by nested loop
@@ -158,6 +187,17 @@ RETURNING job_id
 """)
 
 
+class Place(NamedTuple):
+    """A place in the order of a queue."""
+
+    priority: int
+    run_at: datetime
+    job_id: str
+
+
+NO_HEADS: Mapping[str, Place] = MappingProxyType({})
+
+
 class Demand(msgspec.Struct, frozen=True):
     """Rows ``first`` to ``last`` (from 1) of a queue's order go to the poll with this number."""
 
@@ -170,9 +210,12 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 async def share_queues(
-    conn: Connection, polls: Sequence[tuple[int, int, Sequence[str]]]
+    conn: Connection, polls: Sequence[tuple[int, int, Sequence[str]]], *, heads: Mapping[str, Place]
 ) -> list[tuple[int, str, int]]:
-    """Spread polls (number, max_jobs, queues) over their queues; return (number, queue, job count)."""
+    """Spread polls (number, max_jobs, queues) over their queues; return (number, queue, job count).
+
+    ``heads`` as in ``lease_jobs``.
+    """
     pairs = [(number, queue) for number, _, queues in polls for queue in queues]
     rows = await fetch(
         conn,
@@ -182,15 +225,19 @@ async def share_queues(
             "max_jobs": plain([max_jobs for _, max_jobs, _ in polls]),
             "pair_polls": plain([number for number, _ in pairs]),
             "pair_queues": texts([queue for _, queue in pairs]),
+            **_head_arrays(heads),
         },
     )
     return [(row.poll, row.queue, row.job_count) for row in rows]
 
 
-async def lease_jobs(conn: Connection, demands: Sequence[Demand]) -> list[tuple[int, LeasedJob]]:
+async def lease_jobs(
+    conn: Connection, demands: Sequence[Demand], *, heads: Mapping[str, Place] = NO_HEADS
+) -> list[tuple[int, LeasedJob]]:
     """Grant ready jobs; return (poll, leased job), each poll's in claim order.
 
     Never waits: rows that a rival holds are passed over. The ranges of one queue must not overlap.
+    In queues with a head, jobs of its priority that come before it are passed over too.
     """
     rows = await fetch(
         conn,
@@ -202,9 +249,19 @@ async def lease_jobs(conn: Connection, demands: Sequence[Demand]) -> list[tuple[
             "lasts": plain([demand.last for demand in demands]),
             "worker_ids": texts([demand.worker_id for demand in demands]),
             "lease_seconds": plain([demand.lease_seconds for demand in demands]),
+            **_head_arrays(heads),
         },
     )
     return [(row.poll, leased_job(row)) for row in rows]
+
+
+def _head_arrays(heads: Mapping[str, Place]) -> dict[str, object]:
+    return {
+        "head_queues": texts(list(heads)),
+        "head_priorities": plain([key.priority for key in heads.values()]),
+        "head_run_ats": plain([key.run_at for key in heads.values()]),
+        "head_ids": plain([key.job_id for key in heads.values()]),
+    }
 
 
 def leased_job(row: Any) -> LeasedJob:
