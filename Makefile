@@ -8,7 +8,7 @@ PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=worksteal
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: serve test check format openapi bench soak chaos install-dev
+.PHONY: serve test check format openapi bench bench-peers soak chaos install-dev
 
 # Serves on http://127.0.0.1:8000; `make serve ARGS="--port 9000"` passes options on.
 serve: $(INSTALLED)
@@ -32,6 +32,10 @@ openapi: $(INSTALLED)
 # Measures the service; `make bench ARGS="--rounds 5"` passes options on.
 bench: $(INSTALLED)
 	@exec $(VENV)/bin/python -m benchmarks $(ARGS)
+
+# Measures other job queues beside the service; benchmarks/peers tells what it fetches and how long it takes.
+bench-peers: $(INSTALLED)
+	@exec $(VENV)/bin/python -m benchmarks.peers $(ARGS)
 
 # Loads the service for five minutes; fails when what it takes grows. `make soak ARGS="--minutes 60"` for longer.
 soak: $(INSTALLED_DEV)

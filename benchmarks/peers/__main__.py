@@ -74,6 +74,7 @@ def main(
     chosen, measured = _chosen_systems(peers), _chosen_measures(measures)
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o755)
+    output.parent.mkdir(parents=True, exist_ok=True)
     output.unlink(missing_ok=True)
     installs, writer = Installs(home), Writer(output)
     # The report's pictures need it, whoever is measured.

@@ -154,9 +154,9 @@ _ALL: tuple[System, ...] = (
         conf={"work": {"batchSize": 1000, "localConcurrency": 2}},
         pickup_conf={"notify": True, "work": {"batchSize": 10}},
         paced_conf={"work": {"batchSize": 100}},
-        settings="batchSize 1000, localConcurrency 2, burstWhenBatchFull, pollingIntervalSeconds 0.5 (of "
-        "100, 1000 and 2 x 1000 the fastest); latency: LISTEN/NOTIFY, which has to be asked for, batchSize 10, "
-        "at a fixed rate 100",
+        settings="batchSize 1000, localConcurrency 2 (of 100, 1000 and 2 x 1000 the fastest), "
+        "burstWhenBatchFull, pollingIntervalSeconds 0.5; latency: LISTEN/NOTIFY, which has to be asked for, "
+        "batchSize 10, at a fixed rate 100",
     ),
     System(
         name="procrastinate",
