@@ -112,9 +112,11 @@ def _churn(results: Results, path: Path) -> None:
             relative = [rate / first if rate is not None else None for rate in rates]
             axis.plot(cycles, relative, style, color=_color(name), marker="o", markersize=3, label=kind)
         axis.set_title(f"{name} (1 = {shown(first)} jobs/s)", fontsize=9)
-        axis.set_ylim(bottom=0)
+        axis.set_xticks(cycles)
         axis.tick_params(labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
+    # The panels share the axis, which each line may still have moved.
+    axes.flat[0].set_ylim(bottom=0)
     axes.flat[0].legend(fontsize=7, loc="lower left")
     figure.tight_layout()
     figure.savefig(path, dpi=130)

@@ -25,9 +25,15 @@ const stopTimeout = 5 * time.Second
 
 // settings are the worker's, from PEER_CONF.
 type settings struct {
-	MaxWorkers             int `json:"max_workers"`
-	FetchCooldownMillis    int `json:"fetch_cooldown_milliseconds"`
-	FetchPollIntervalMilli int `json:"fetch_poll_interval_milliseconds"`
+	MaxWorkers                    int `json:"max_workers"`
+	FetchCooldownMilliseconds     int `json:"fetch_cooldown_milliseconds"`
+	FetchPollIntervalMilliseconds int `json:"fetch_poll_interval_milliseconds"`
+}
+
+// clientConfig is what a producer is given; a worker adds its queue.
+type clientConfig struct {
+	river.Config
+	maxWorkers int
 }
 
 // arguments are what any of the operations may be given.
@@ -199,23 +205,19 @@ func watch(n int) func(payload) {
 }
 
 func work(ctx context.Context, handle func(payload)) error {
-	var conf settings
-	if err := json.Unmarshal([]byte(os.Getenv("PEER_CONF")), &conf); err != nil {
-		return err
-	}
 	pool, err := openPool(ctx, 10)
 	if err != nil {
 		return err
 	}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &worker{handle: handle})
-	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
-		FetchCooldown:     time.Duration(conf.FetchCooldownMillis) * time.Millisecond,
-		FetchPollInterval: time.Duration(conf.FetchPollIntervalMilli) * time.Millisecond,
-		Logger:            quiet(),
-		Queues:            map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: conf.MaxWorkers}},
-		Workers:           workers,
-	})
+	config, err := newConfig()
+	if err != nil {
+		return err
+	}
+	config.Queues = map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: config.maxWorkers}}
+	config.Workers = workers
+	client, err := river.NewClient(riverpgxv5.New(pool), &config.Config)
 	if err != nil {
 		return err
 	}
@@ -244,7 +246,27 @@ func openProducer(ctx context.Context, clients int) (*river.Client[pgx.Tx], erro
 	}); err != nil {
 		return nil, err
 	}
-	return river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet()})
+	config, err := newConfig()
+	if err != nil {
+		return nil, err
+	}
+	return river.NewClient(riverpgxv5.New(pool), &config.Config)
+}
+
+// newConfig gives producers the worker's cooldown as well: it bounds how often a producer notifies.
+func newConfig() (*clientConfig, error) {
+	var conf settings
+	if err := json.Unmarshal([]byte(os.Getenv("PEER_CONF")), &conf); err != nil {
+		return nil, err
+	}
+	return &clientConfig{
+		Config: river.Config{
+			FetchCooldown:     time.Duration(conf.FetchCooldownMilliseconds) * time.Millisecond,
+			FetchPollInterval: time.Duration(conf.FetchPollIntervalMilliseconds) * time.Millisecond,
+			Logger:            slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+		},
+		maxWorkers: conf.MaxWorkers,
+	}, nil
 }
 
 func openPool(ctx context.Context, connections int) (*pgxpool.Pool, error) {
@@ -270,10 +292,6 @@ func together(n int, function func() error) error {
 		}
 	}
 	return failure
-}
-
-func quiet() *slog.Logger {
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 }
 
 // now is the clock that all processes of the machine share; time.Now's monotonic part cannot be read.
