@@ -14,9 +14,10 @@ import click
 from benchmarks.peers import report
 from benchmarks.peers.databases import Databases
 from benchmarks.peers.installs import Installs, NotInstalled
+from benchmarks.peers.processes import AdapterFailed
 from benchmarks.peers.results import Writer, read
 from benchmarks.peers.rounds import DEFAULT, MEASURES, run_rounds
-from benchmarks.peers.servers import Servers, running_servers
+from benchmarks.peers.servers import Servers, outside_versions, running_servers
 from benchmarks.peers.stage import Sizes, Stage
 from benchmarks.peers.systems import SHORT, SYSTEMS, System
 
@@ -77,8 +78,11 @@ def main(
     output.parent.mkdir(parents=True, exist_ok=True)
     output.unlink(missing_ok=True)
     installs, writer = Installs(home), Writer(output)
-    # The report's pictures need it, whoever is measured.
-    installs.install("python")
+    try:
+        # The report's pictures need it, whoever is measured.
+        installs.install("python")
+    except NotInstalled as error:
+        raise click.ClickException(str(error)) from error
     with (
         (home / "log.txt").open("a") as log,
         running_servers(home, postgres_bin=postgres_bin, postgres_url=database_url) as servers,
@@ -137,7 +141,7 @@ def _prepare(stage: Stage, servers: Servers, system: System) -> bool:
         return False
     try:
         stage.prepare(system)
-    except NotInstalled as error:
+    except (NotInstalled, AdapterFailed) as error:
         click.echo(f"{system.name} is left out: {error}", err=True)
         return False
     return True
@@ -155,6 +159,7 @@ def _environment(
         },
         "options": options,
         "postgres": databases.settings(),
+        "outside": outside_versions(),
         "systems": {
             system.name: {"version": installs.version(system), "settings": system.settings}
             for system in systems

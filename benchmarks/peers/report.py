@@ -210,6 +210,7 @@ def _environment(results: Results) -> str:
         [
             f"{hardware}, Linux {machine['kernel']}. Clients, workers, service and database share them.",
             f"PostgreSQL {postgres['server_version']}: {settings}.",
+            *(f"Outside: {version}." for version in found["outside"]),
             f"Run: {options}.",
             _table(["system", "version", "settings"], systems),
         ]

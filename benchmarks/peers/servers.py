@@ -43,6 +43,16 @@ def running_servers(home: Path, *, postgres_bin: Path, postgres_url: str | None)
         )
 
 
+def outside_versions() -> list[str]:
+    """Return what the servers outside PostgreSQL say of themselves, those that are here."""
+    asked = (("redis-server", "--version"), ("beanstalkd", "-v"))
+    return [
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        for command in asked
+        if shutil.which(command[0])
+    ]
+
+
 @contextmanager
 def _running_postgres(folder: Path, programs: Path) -> Iterator[str]:
     as_owner: list[str] = []

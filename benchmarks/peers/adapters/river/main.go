@@ -111,7 +111,7 @@ func setUp(ctx context.Context) error {
 }
 
 func enqueue(ctx context.Context, given arguments) error {
-	client, err := openProducer(ctx, given.Clients)
+	client, err := openAndWarmUp(ctx, given.Clients)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func bulk(ctx context.Context, given arguments) error {
 }
 
 func pace(ctx context.Context, given arguments) error {
-	client, err := openProducer(ctx, given.Clients)
+	client, err := openAndWarmUp(ctx, given.Clients)
 	if err != nil {
 		return err
 	}
@@ -234,16 +234,22 @@ func work(ctx context.Context, handle func(payload)) error {
 	return client.StopAndCancel(stopping)
 }
 
-// openProducer opens a client that only inserts, and uses every connection once.
-func openProducer(ctx context.Context, clients int) (*river.Client[pgx.Tx], error) {
-	pool, err := openPool(ctx, clients)
+// openAndWarmUp enqueues a job a connection, so that none is opened in the measured time.
+func openAndWarmUp(ctx context.Context, clients int) (*river.Client[pgx.Tx], error) {
+	client, err := openProducer(ctx, clients)
 	if err != nil {
 		return nil, err
 	}
-	if err := together(clients, func() error {
-		_, err := pool.Exec(ctx, "SELECT pg_sleep(0.01)")
+	return client, together(clients, func() error {
+		_, err := client.Insert(ctx, payload{I: -1}, nil)
 		return err
-	}); err != nil {
+	})
+}
+
+// openProducer opens a client that only inserts.
+func openProducer(ctx context.Context, clients int) (*river.Client[pgx.Tx], error) {
+	pool, err := openPool(ctx, clients)
+	if err != nil {
 		return nil, err
 	}
 	config, err := newConfig()
