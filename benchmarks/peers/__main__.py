@@ -2,6 +2,7 @@
 
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,8 @@ def main(
     output: Path,
 ) -> None:
     """Measure Fencepost beside other job queues, in interleaved rounds on one PostgreSQL."""
+    # An end from outside takes the way of every other: what was started is stopped.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     chosen, measured = _chosen_systems(peers), _chosen_measures(measures)
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o755)

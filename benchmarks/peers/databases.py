@@ -1,7 +1,7 @@
 """Throw-away databases, and what PostgreSQL's counters say of them."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
@@ -144,13 +144,19 @@ def count_tables(url: str, schema: str) -> TableCounts:
     return TableCounts(*tuples, *sizes)
 
 
-def wait_until_empty(url: str, unfinished: str, *, seconds: float, look_seconds: float = 0.005) -> int:
-    """Return the monotonic nanoseconds at which the query gave no row any more; raises TimeoutError."""
+def wait_until_empty(
+    url: str, unfinished: str, *, seconds: float, look_seconds: float, ensure_worked_on: Callable[[], None]
+) -> int:
+    """Return the monotonic nanoseconds at which the query gave no row any more.
+
+    Raises TimeoutError, or what ensure_worked_on raises, which is called while jobs are left.
+    """
     deadline = time.monotonic() + seconds
     with psycopg.connect(url, autocommit=True) as connection:
         while connection.execute(unfinished.encode()).fetchone():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"jobs are left after {seconds:.0f} s: {unfinished}")
+            ensure_worked_on()
             time.sleep(look_seconds)
     return time.monotonic_ns()
 

@@ -76,6 +76,11 @@ class AdapterProcess:
             if found["event"] in ("END", "ERROR"):
                 raise AdapterFailed(f"{self._name}: ended before {event}: {found.get('detail', '')}")
 
+    def ensure_alive(self) -> None:
+        """Raise AdapterFailed when the process has ended, asked or not."""
+        if self._process.poll() is not None:
+            raise AdapterFailed(f"{self._name}: ended by itself")
+
     def cpu_seconds(self) -> float:
         """Return the processor time that the adapter's process has used."""
         return _cpu_seconds(self._process.pid)

@@ -180,7 +180,11 @@ class Stage:
             if unfinished is not None:
                 query = unfinished.replace("{n}", str(ever or n))
                 finished_at = wait_until_empty(
-                    target.database_url, query, seconds=limit, look_seconds=0.005 if workers == 1 else 0.05
+                    target.database_url,
+                    query,
+                    seconds=limit,
+                    look_seconds=0.005 if workers == 1 else 0.05,
+                    ensure_worked_on=running[0].ensure_alive,
                 )
             worker_cpu = sum(worker.cpu_seconds() for worker in running)
             service_cpu = (target.service.cpu_seconds() if target.service else 0.0) - service_before
