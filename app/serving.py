@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import resource
 import signal
@@ -15,6 +16,8 @@ from fastapi import FastAPI
 from app.connections import connections_within
 
 _logger = logging.getLogger(__name__)
+
+_GC_THRESHOLDS = (20_000, 20, 20)
 
 _BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 75
@@ -58,6 +61,7 @@ def serve_app(app: FastAPI, listener: socket.socket) -> None:
     Clients are held to ``app.state.deadlines``.
     """
     _raise_descriptor_limit()
+    _collect_less_often()
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -74,6 +78,17 @@ def serve_app(app: FastAPI, listener: socket.socket) -> None:
     )
     _Server(config, app).run(sockets=[listener])
     _logger.info("ended")
+
+
+def _collect_less_often() -> None:
+    """Spare the cyclic collector what lives as long as the process, and look at a batch's objects once.
+
+    A call for a thousand jobs makes ten thousand objects, none of them in cycles; at the default threshold
+    of 700 the collector took a fifth of the processor's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def _raise_descriptor_limit() -> None:
