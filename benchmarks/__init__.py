@@ -1,10 +1,13 @@
 """Re-runnable measurements on the bundled PostgreSQL, fsync on, load generator on the same machine.
 
-python -m benchmarks          the table of this service, interleaved rounds, medians
-python -m benchmarks.soak     minutes of steady load; what the service takes has to stay what it was
+python -m benchmarks           the table of this service, interleaved rounds, medians
+python -m benchmarks.overhead  single enqueues, beside a bare ASGI route with the same statement
+python -m benchmarks.soak      minutes of steady load; what the service takes has to stay what it was
 
 load       a small keep-alive HTTP client, so that the generator is not what is measured
 target     the service in a process of its own, with coalescing on or off
+bare       the least that could answer one route, in its place
+running    starts either on a database of its own
 measures   one function a measurement
 churn      the load of the soak: producers, workers, polls that are cut
 footprint  what the service takes of the machine and of its database

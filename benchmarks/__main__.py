@@ -1,14 +1,8 @@
 """Measure the service in interleaved rounds and print medians, ranges and ratios as a Markdown table."""
 
 import platform
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -18,39 +12,9 @@ import uvloop
 from app.embedded.server import BundledServer
 from benchmarks import measures
 from benchmarks.measures import Target
+from benchmarks.running import running
 
 ROUND = dict[str, float]
-
-
-@contextmanager
-def running_target(server_url: str, name: str, *, max_coalesced_items: int) -> Iterator[Target]:
-    """Start a service on a new database; it is ended by its id."""
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    database_url = server_url.replace("/postgres?", f"/{name}?")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.target", str(port), database_url, str(max_coalesced_items)]
-    )
-    try:
-        _wait_for(port)
-        yield Target(port, database_url)
-    finally:
-        process.terminate()
-        process.wait(15)
-
-
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise RuntimeError("the service does not listen")
 
 
 async def one_round(coalesced: Target, plain: Target, *, scale: float) -> ROUND:
@@ -120,8 +84,8 @@ def main(rounds: int, scale: float) -> None:
         url = server.start()
         try:
             with (
-                running_target(url, "coalesced", max_coalesced_items=500) as coalesced,
-                running_target(url, "plain", max_coalesced_items=1) as plain,
+                running("target", url, "coalesced") as coalesced,
+                running("target", url, "plain", "--uncoalesced") as plain,
             ):
                 version = psycopg.connect(url).execute("SHOW server_version").fetchone()
                 found = [uvloop.run(one_round(coalesced, plain, scale=scale)) for _ in range(rounds)]

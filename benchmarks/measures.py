@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import psycopg
 
@@ -15,11 +17,18 @@ LEASE_SECONDS = 600
 
 
 class Target:
-    """A service's port and its database, for the counters."""
+    """A service's port, its process and its database, for the counters."""
 
-    def __init__(self, port: int, database_url: str) -> None:
+    def __init__(self, port: int, pid: int, database_url: str) -> None:
         self.port = port
+        self.pid = pid
         self.database_url = database_url
+
+    def cpu_seconds(self) -> float:
+        """Return what the process has had of the processors, the kernel's work for it included."""
+        # The name of a program, in brackets, may hold blanks.
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def number(self, query: str) -> float:
         with psycopg.connect(self.database_url, autocommit=True) as connection:

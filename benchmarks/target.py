@@ -1,4 +1,4 @@
-"""The service in a process of its own: ``python -m benchmarks.target PORT DATABASE_URL MAX_COALESCED``."""
+"""The service in a process of its own: ``python -m benchmarks.target PORT DATABASE_URL [--uncoalesced]``."""
 
 import sys
 
@@ -10,7 +10,8 @@ from app.settings import Settings
 
 def main() -> None:
     """Serve until SIGTERM, as ``fencepost serve`` does."""
-    port, database_url, max_coalesced_items = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    port, database_url = int(sys.argv[1]), sys.argv[2]
+    max_coalesced_items = 1 if "--uncoalesced" in sys.argv else 500
     configure_logging(log_format="text", log_level="warning")
     migrate(database_url)
     app = create_app(Settings(), database_url=database_url, max_coalesced_items=max_coalesced_items)

@@ -1,0 +1,43 @@
+"""A program of this package as a process that serves, on a database of its own."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from benchmarks.measures import Target
+
+
+@contextmanager
+def running(program: str, server_url: str, name: str, *options: str) -> Iterator[Target]:
+    """Start ``program`` on a new database called ``name``; it is ended by its id."""
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    database_url = server_url.replace("/postgres?", f"/{name}?")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"benchmarks.{program}", str(port), database_url, *options]
+    )
+    try:
+        _wait_for(port)
+        yield Target(port, process.pid, database_url)
+    finally:
+        process.terminate()
+        process.wait(15)
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise RuntimeError("the service does not listen")
