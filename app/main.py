@@ -7,7 +7,9 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from app.api import handlers, health, holders, jobs, leases, openapi
+from app.api.application import Application
 from app.api.callers import Keyring
+from app.api.dispatch import Dispatcher
 from app.api.middleware import Authentication, RequestIds
 from app.api.requests import Limits
 from app.api.service import make_service
@@ -41,7 +43,7 @@ def create_app(
     database_url: str,
     max_coalesced_items: int = 500,
     deadlines: Deadlines = DEADLINES,
-) -> FastAPI:
+) -> Application:
     """Return the application; its lifespan opens the pool and starts the background loops.
 
     The schema must be at its head. ``max_coalesced_items`` 1 turns coalescing off.
@@ -75,21 +77,22 @@ def create_app(
 
     app = describe_app(lifespan=lifespan)
     app.state.deadlines = deadlines
+    app.door = Dispatcher(ROUTES, otherwise=app.behind_the_door)
     if settings.api_keys:
-        app.add_middleware(Authentication, keyring=_keyring(settings), open_paths=_open_paths())
+        app.door = Authentication(app.door, keyring=_keyring(settings), open_paths=_open_paths())
     # Around everything else, so that every answer has its request id.
-    app.add_middleware(RequestIds)
+    app.door = RequestIds(app.door)
     handlers.install(app)
     return app
 
 
-def describe_app(*, lifespan: object = None) -> FastAPI:
+def describe_app(*, lifespan: object = None) -> Application:
     """Return the routes with their document, without anything behind them."""
-    app = FastAPI(
+    app = Application(
         title="Fencepost",
         version=version("fencepost"),
         description=DESCRIPTION,
-        lifespan=lifespan,  # type: ignore[arg-type]  # FastAPI's own alias is not exported
+        lifespan=lifespan,
         redirect_slashes=False,
     )
     for routes in ROUTES:

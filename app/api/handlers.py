@@ -5,18 +5,17 @@ import time
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from app.api.problems import problem_response, refusal_response
+from app.api.problems import failure_response, problem_response, refusal_members
 from app.domain.errors import FencepostError, Misconfigured, Unavailable
 
 log = logging.getLogger("app.requests")
 
 _BY_STATUS = {404: "not_found", 405: "method_not_allowed"}
-# The client has gone; the status is never seen.
-_CLIENT_CLOSED_REQUEST = 499
+_NO_ROUTE = "There is no such route; /docs and /openapi.json show all."
 
 
 class _Trouble:
@@ -47,15 +46,15 @@ class _Trouble:
 _trouble = _Trouble()
 
 
-def install(app: FastAPI) -> None:
-    app.add_exception_handler(FencepostError, _refuse)
-    app.add_exception_handler(HTTPException, _refuse_route)
-    app.add_exception_handler(ClientDisconnect, _give_up)
+class UnknownRoute(FencepostError):
+    code = "not_found"
+
+    def __init__(self) -> None:
+        super().__init__(_NO_ROUTE)
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
-    if not isinstance(error, FencepostError):
-        raise error
+def refusal_response(request: Request, error: FencepostError) -> Response:
+    """Return the answer for a refusal of a route of ours; what is no fault of the caller's is logged."""
     if isinstance(error, (Unavailable, Misconfigured)):
         _trouble.tell(
             "request %s: %s %s: %s (%s)",
@@ -65,7 +64,12 @@ async def _refuse(request: Request, error: Exception) -> Response:
             error,
             _cause(error),
         )
-    response = refusal_response(error, request_id=request.state.request_id)
+    response = problem_response(
+        error.code,
+        detail=error.detail,
+        request_id=request.state.request_id,
+        members=refusal_members(error),
+    )
     if error.code in ("too_large", "request_timeout"):
         # The rest of the body may still be on its way.
         response.headers["Connection"] = "close"
@@ -80,6 +84,12 @@ def _cause(error: BaseException) -> str:
     return " ".join(filter(None, [type(original).__name__, sqlstate]))
 
 
+def install(app: FastAPI) -> None:
+    """Give FastAPI the answers for what has no route of ours."""
+    app.add_exception_handler(HTTPException, _refuse_route)
+    app.add_exception_handler(Exception, _fail)
+
+
 async def _refuse_route(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
@@ -87,7 +97,7 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
     detail = str(error.detail)
     headers = dict(error.headers or {})
     if code == "not_found":
-        detail = "There is no such route; /docs and /openapi.json show all."
+        detail = _NO_ROUTE
     elif code == "method_not_allowed":
         headers["Allow"] = _allowed_methods(request)
         detail = f"This route takes {headers['Allow']}."
@@ -103,5 +113,5 @@ def _allowed_methods(request: Request) -> str:
     return ", ".join(sorted(methods))
 
 
-async def _give_up(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=_CLIENT_CLOSED_REQUEST)
+async def _fail(request: Request, _error: Exception) -> Response:
+    return failure_response(request.state.request_id)

@@ -12,7 +12,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.callers import Keyring
-from app.api.problems import problem_response
+from app.api.problems import failure_response, problem_response
 
 log = logging.getLogger("app.requests")
 
@@ -51,11 +51,7 @@ class RequestIds:
             log.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
             if has_started:
                 raise
-            response = problem_response(
-                "internal_error",
-                detail="The service failed; its log has this request id.",
-                request_id=request_id,
-            )
+            response = failure_response(request_id)
             await response(scope, receive, send_with_id)
 
 

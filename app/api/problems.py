@@ -87,10 +87,10 @@ def problem_response(
     )
 
 
-def refusal_response(refusal: FencepostError, *, request_id: str) -> Response:
-    """Return the answer for a refusal of the domain."""
+def failure_response(request_id: str) -> Response:
+    """Return the answer for a fault of ours."""
     return problem_response(
-        refusal.code, detail=refusal.detail, request_id=request_id, members=refusal_members(refusal)
+        "internal_error", detail="The service failed; its log has this request id.", request_id=request_id
     )
 
 

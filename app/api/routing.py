@@ -7,20 +7,19 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 from fastapi import APIRouter, FastAPI
-from fastapi.routing import APIRoute
 from starlette.convertors import StringConvertor, register_url_convertor
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import bodies, openapi
 from app.api.callers import require_scope
+from app.api.handlers import UnknownRoute, refusal_response
 from app.api.links import Link
 from app.api.parameters import read_query, refuse_idempotency_key
 from app.api.service import Service
 from app.domain.caller import Scopes
-from app.domain.errors import Unavailable
+from app.domain.errors import FencepostError, Unavailable
 
 B = TypeVar("B", bound=msgspec.Struct)
 
@@ -30,6 +29,8 @@ BodyHandler = Callable[[Request, Service, B], Awaitable[Response]]
 
 # "503 within 5 s": what has no answer by then has none soon.
 ANSWER_SECONDS = 4.8
+# The client has gone; the status is never seen.
+_CLIENT_CLOSED_REQUEST = 499
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +98,15 @@ register_url_convertor("job_id", _JobIdConvertor())
 
 
 class Routes:
-    """Collects the routes of one module; ``install`` puts them into an application."""
+    """Collects the routes of one module.
+
+    ``apps`` are what answers, by method and path; ``install`` makes the routes known to FastAPI.
+    """
 
     def __init__(self) -> None:
         self._router = APIRouter()
         self.endpoints: list[Endpoint] = []
+        self.apps: list[tuple[str, str, ASGIApp]] = []
 
     def without_body(self, endpoint: Endpoint) -> Callable[[Handler], Handler]:
         """Declare a route without a body."""
@@ -134,17 +139,16 @@ class Routes:
         return declare
 
     def install(self, app: FastAPI) -> None:
-        # Side by side in one list: a refused method is answered from it (see handlers), and no router is
-        # asked in vain on the way to the last one.
-        for route in self._router.routes:
-            if isinstance(route, APIRoute):
-                route.app = _direct(route.endpoint)
+        # Side by side in one list: a refused method is answered from it (see handlers).
         app.router.routes.extend(self._router.routes)
 
     def _add(
         self, endpoint: Endpoint, handle: Callable[[Request], Awaitable[Response]], *, body_type: type | None
     ) -> None:
         self.endpoints.append(endpoint)
+        # Probes and load balancers ask with HEAD; the server leaves the body out.
+        methods = ["GET", "HEAD"] if endpoint.method == "GET" else [endpoint.method]
+        self.apps += ((method, endpoint.path, _app(handle)) for method in methods)
         path = endpoint.path.replace("{job_id}", "{job_id:job_id}")
         self._router.add_api_route(
             path,
@@ -174,22 +178,22 @@ class Routes:
             ),
         )
         if endpoint.method == "GET":
-            # Probes and load balancers ask with HEAD; the server leaves the body out.
             self._router.add_api_route(
                 path, handle, methods=["HEAD"], response_class=Response, include_in_schema=False
             )
 
 
-def _direct(handle: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
-    """Return a handler as an ASGI application.
-
-    FastAPI would look for parameters to fill, open two exit stacks and wrap the answer, all for nothing:
-    a handler here takes the request and returns the response. Routing, the document and the handlers of
-    errors stay FastAPI's.
-    """
+def _app(handle: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+    """Return a handler as an ASGI application, its refusals answered."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
-        response = await handle(Request(scope, receive, send))
+        request = Request(scope, receive, send)
+        try:
+            response = await handle(request)
+        except FencepostError as refusal:
+            response = refusal_response(request, refusal)
+        except ClientDisconnect:
+            response = Response(status_code=_CLIENT_CLOSED_REQUEST)
         await response(scope, receive, send)
 
     return call
@@ -198,7 +202,7 @@ def _direct(handle: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
 def _check(request: Request, endpoint: Endpoint) -> Query:
     # Once decoded it would part the path like any other slash; before that, it reads as part of a name.
     if b"%2f" in request.scope["raw_path"].lower():
-        raise HTTPException(404)
+        raise UnknownRoute
     if endpoint.scopes is not None:
         require_scope(request, endpoint.scopes)
     query = read_query(request, allowed=endpoint.query)
