@@ -3,12 +3,12 @@
 Plain, because Starlette's BaseHTTPMiddleware hides a client's disconnect from the routes.
 """
 
+import itertools
 import logging
+import os
 import re
-import uuid
 from collections.abc import Iterable
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.callers import Keyring
@@ -29,12 +29,16 @@ class RequestIds:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        # No two processes have the same first half.
+        self._process = os.urandom(8).hex()
+        self._numbers = itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _given_id(scope) or uuid.uuid4().hex
+        request_id = _given_id(scope) or self._new_id()
+        header = (b"x-request-id", request_id.encode())
         scope.setdefault("state", {})["request_id"] = request_id
         has_started = False
 
@@ -42,7 +46,7 @@ class RequestIds:
             nonlocal has_started
             if message["type"] == "http.response.start":
                 has_started = True
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                message["headers"] = [*message["headers"], header]
             await send(message)
 
         try:
@@ -53,6 +57,9 @@ class RequestIds:
                 raise
             response = failure_response(request_id)
             await response(scope, receive, send_with_id)
+
+    def _new_id(self) -> str:
+        return f"{self._process}{next(self._numbers):016x}"
 
 
 def _given_id(scope: Scope) -> str | None:
