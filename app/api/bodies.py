@@ -5,8 +5,9 @@ import re
 from typing import TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
+from app.api.parameters import header_values
 from app.api.wording import invalid
 from app.domain import json_tree
 from app.domain.errors import FencepostError, InvalidRequest, MalformedJson, TooLarge
@@ -46,21 +47,26 @@ async def read_body(request: Request, *, max_bytes: int, seconds: float) -> str:
 
 
 async def _receive(request: Request, *, max_bytes: int) -> bytes:
-    announced = request.headers.get("content-length")
-    if announced is not None and announced.isdecimal() and int(announced) > max_bytes + DRAINED_BYTES:
-        raise _too_large(max_bytes)
-    chunks, size = [], 0
-    async for chunk in request.stream():
+    for announced in header_values(request, b"content-length"):
+        if announced.isdecimal() and int(announced) > max_bytes + DRAINED_BYTES:
+            raise _too_large(max_bytes)
+    chunks: list[bytes] = []
+    size = 0
+    is_whole = False
+    while not is_whole and size <= max_bytes + DRAINED_BYTES:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk: bytes = message.get("body", b"")
+        is_whole = not message.get("more_body", False)
         size += len(chunk)
         if size <= max_bytes:
             chunks.append(chunk)
-        elif size > max_bytes + DRAINED_BYTES:
-            break
         else:
             chunks.clear()
     if size > max_bytes:
         raise _too_large(max_bytes)
-    return b"".join(chunks)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _too_large(max_bytes: int) -> TooLarge:
@@ -69,13 +75,13 @@ def _too_large(max_bytes: int) -> TooLarge:
 
 def _check_media_type(request: Request) -> None:
     # Of two values one server reads the first and another the last.
-    given = request.headers.getlist("content-type")
+    given = header_values(request, b"content-type")
     if len(given) != 1 or given[0].partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaType(
             "Send the body with one Content-Type: application/json"
             " (curl: -H 'Content-Type: application/json')."
         )
-    encodings = request.headers.getlist("content-encoding")
+    encodings = header_values(request, b"content-encoding")
     if any(encoding.strip().lower() != "identity" for encoding in encodings):
         raise UnsupportedMediaType(
             "Send Content-Type: application/json without a Content-Encoding; encoded bodies are not read."

@@ -118,12 +118,17 @@ def in_calendar(at: datetime, pointer: str) -> datetime:
     return utc
 
 
+def header_values(request: Request, name: bytes) -> list[str]:
+    """Return the values of a header, by its name in lower case; often there is none."""
+    return [str(value, "latin-1") for given, value in request.scope["headers"] if given == name]
+
+
 def idempotency_key_of(request: Request) -> str | None:
     """Return the key of the Idempotency-Key header, None without one.
 
     A structured-field string (RFC 8941) and its bare text are the same key. Raises InvalidRequest.
     """
-    values = request.headers.getlist("idempotency-key")
+    values = header_values(request, b"idempotency-key")
     if not values:
         return None
     text = values[0].strip(" \t")
@@ -139,15 +144,16 @@ def idempotency_key_of(request: Request) -> str | None:
 
 def refuse_idempotency_key(request: Request) -> None:
     """Refuse the header where it has no meaning, rather than let a caller trust in it."""
-    if "idempotency-key" in request.headers:
+    if header_values(request, b"idempotency-key"):
         raise refused("Idempotency-Key", "has no meaning on this route")
 
 
 def trace_headers_of(request: Request) -> tuple[str | None, str | None]:
     """Return traceparent and tracestate as they came; one that is not printable is none (W3C: ignore)."""
-    return _trace_header(request, "traceparent"), _trace_header(request, "tracestate")
+    return _trace_header(request, b"traceparent"), _trace_header(request, b"tracestate")
 
 
-def _trace_header(request: Request, name: str) -> str | None:
-    text = ",".join(request.headers.getlist(name))
-    return text if _TRACE_HEADER.fullmatch(text) else None
+def _trace_header(request: Request, name: bytes) -> str | None:
+    values = header_values(request, name)
+    text = ",".join(values)
+    return text if values and _TRACE_HEADER.fullmatch(text) else None

@@ -235,6 +235,23 @@ async def gone(request: Request) -> None:
 _encode = msgspec.json.Encoder().encode
 
 
-def answer(view: msgspec.Struct, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+class _JsonAnswer(Response):
+    """A response whose headers are written as they go out, and not asked for one by one."""
+
+    def __init__(self, body: bytes, *, status: int, headers: Mapping[str, str]) -> None:
+        self.status_code = status
+        self.body = body
+        self.background = None
+        self.raw_headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            *((name.lower().encode(), value.encode()) for name, value in headers.items()),
+        ]
+
+
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+def answer(view: msgspec.Struct, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a view as JSON."""
-    return Response(_encode(view), status_code=status, media_type="application/json", headers=headers)
+    return _JsonAnswer(_encode(view), status=status, headers=headers or _NO_HEADERS)

@@ -10,7 +10,6 @@ from app.api.routing import Routes
 from app.main import ROUTES
 from tests.support.api import UNKNOWN_ID
 
-
 Answered = list[tuple[str, dict[str, str]]]
 
 
