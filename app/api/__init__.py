@@ -3,6 +3,7 @@
 service     what the routes are given: coalescers, polls, settings
 application FastAPI behind a door of our own
 dispatch    from a method and a path to the route, before FastAPI is asked
+time_limits how long a part of a call may take
 routing     one declaration a route: checks, limits, OpenAPI
 bodies      a body's bytes, bounded, as strict JSON
 callers     who calls, by which API key, and may they do this

@@ -1,6 +1,5 @@
 """A body's bytes, bounded, as strict JSON."""
 
-import asyncio
 import re
 from typing import TypeVar
 
@@ -8,6 +7,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from app.api.parameters import header_values
+from app.api.time_limits import TimeLimit
 from app.api.wording import invalid
 from app.domain import json_tree
 from app.domain.errors import FencepostError, InvalidRequest, MalformedJson, TooLarge
@@ -33,7 +33,7 @@ async def read_body(request: Request, *, max_bytes: int, seconds: float) -> str:
     Raises TooLarge, RequestTimeout, UnsupportedMediaType, MalformedJson (not UTF-8).
     """
     try:
-        async with asyncio.timeout(seconds):
+        with TimeLimit(seconds):
             body = await _receive(request, max_bytes=max_bytes)
     except TimeoutError as error:
         raise RequestTimeout(f"The body was not here after {seconds:g} seconds.") from error

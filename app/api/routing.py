@@ -1,6 +1,5 @@
 """One declaration a route: what is checked before its handler runs, and what the OpenAPI document says."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -18,6 +17,7 @@ from app.api.handlers import UnknownRoute, refusal_response
 from app.api.links import Link
 from app.api.parameters import read_query, refuse_idempotency_key
 from app.api.service import Service
+from app.api.time_limits import TimeLimit
 from app.domain.caller import Scopes
 from app.domain.errors import FencepostError, Unavailable
 
@@ -218,7 +218,7 @@ async def _bounded(endpoint: Endpoint, answer: Awaitable[Response]) -> Response:
 async def within_bounds(answer: Awaitable[Response], *, wait_seconds: float = 0.0) -> Response:
     """Return the answer, or raise Unavailable when it has not come ANSWER_SECONDS after the wait."""
     try:
-        async with asyncio.timeout(wait_seconds + ANSWER_SECONDS):
+        with TimeLimit(wait_seconds + ANSWER_SECONDS):
             return await answer
     except TimeoutError as error:
         raise Unavailable(
