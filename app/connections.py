@@ -18,10 +18,17 @@ import termios
 from array import array
 from collections import deque
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 import httptools
+from uvicorn._types import ASGISendEvent, HTTPResponseBodyEvent, HTTPResponseStartEvent
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from app.deadlines import DEADLINES, Deadlines
@@ -129,10 +136,7 @@ class Connection(HttpToolsProtocol):
         self._check_head()
         if len(self._open_cycles) >= MAX_OPEN_REQUESTS:
             raise _RefusedHead
-        super().on_headers_complete()
-        self._open_cycles.append(self.cycle)
-        # uvicorn stops reading here, and would not see the client go.
-        self.flow.resume_reading()
+        self._open_cycle()
         # A trailer is no header (RFC 9110, 6.5): who looked at the head must have seen all of it.
         self.headers = []
         self._owed = _Owed.BODY
@@ -161,6 +165,35 @@ class Connection(HttpToolsProtocol):
         )
         lines = [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
         return b"\r\n".join([first, *lines, b"", b""])
+
+    def _open_cycle(self) -> None:
+        """Do as uvicorn does, with a cycle of ours; and go on reading, so that the client is seen to go."""
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        version = self.parser.get_http_version()
+        self.scope["method"] = self.parser.get_method().decode("ascii")
+        self.scope["http_version"] = version
+        self.scope["path"] = unquote(path) if "%" in path else path
+        self.scope["raw_path"] = url.path
+        self.scope["query_string"] = url.query or b""
+        self.cycle = Cycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        self._open_cycles.append(self.cycle)
+        if len(self._open_cycles) == 1:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.pipeline.appendleft((self.cycle, self.app))
 
     def _check_head(self) -> None:
         """Refuse what two servers in a row could read in two ways, and what is too much."""
@@ -261,6 +294,59 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         else:
             self._look_again(left_bytes)
+
+
+class Cycle(RequestResponseCycle):
+    """One request and its answer, whose head and body go out together.
+
+    uvicorn writes them one after the other: two system calls, two packets, and a client that wakes up twice.
+    An answer in pieces, or of a length that its head does not tell, is left to it.
+    """
+
+    _start: HTTPResponseStartEvent | None = None
+
+    async def send(self, message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.start" and not self.response_started:
+            self._start = message
+            return
+        start, self._start = self._start, None
+        if start is not None:
+            if message["type"] == "http.response.body" and _is_whole(start, message):
+                await self._send_whole(start, message["body"])
+                return
+            await super().send(start)
+        await super().send(message)
+
+    async def _send_whole(self, start: HTTPResponseStartEvent, body: bytes) -> None:
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        parts = [STATUS_LINE[start["status"]]]
+        for name, value in [*self.default_headers, *start["headers"]]:
+            if name == b"connection":
+                self.keep_alive = self.keep_alive and b"close" not in value.lower()
+            else:
+                parts += (name, b": ", value, b"\r\n")
+        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        if self.scope["method"] != "HEAD":
+            parts.append(body)
+        self.response_started = self.response_complete = True
+        self.waiting_for_100_continue = False
+        self.transport.write(b"".join(parts))
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+
+def _is_whole(start: HTTPResponseStartEvent, message: HTTPResponseBodyEvent) -> bool:
+    """Tell whether an answer is all there, and none of its headers is more than one line."""
+    return (
+        not message.get("more_body", False)
+        and (b"content-length", b"%d" % len(message["body"])) in start["headers"]
+        and HEADER_VALUE_RE.search(b"".join([value for _, value in start["headers"]])) is None
+    )
 
 
 class _Parser(httptools.HttpRequestParser):
