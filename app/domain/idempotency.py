@@ -22,9 +22,13 @@ def fingerprint(verb: str, members: Mapping[str, object], *, opaque: Mapping[str
 
     ``members`` must be serialisable by the standard library's json; None as a text means null.
     """
-    own = json.dumps(members, sort_keys=True, separators=(",", ":"))
+    own = _write(members)
     values = [f"{name}={canonical_text(text)}" for name, text in sorted(opaque.items())]
     return hashlib.blake2b("\n".join([verb, own, *values]).encode(), digest_size=8).digest()
+
+
+# Made once: json.dumps would make one for every call.
+_write = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def canonical_text(text: str | None) -> str:

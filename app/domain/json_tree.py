@@ -58,6 +58,11 @@ def needs_a_look(text: str) -> bool:
     return len(set(names)) != len(names) or any("\\" in name for name in names)
 
 
+_read = json.JSONDecoder(
+    parse_int=Number, parse_float=Number, parse_constant=Constant, object_pairs_hook=Members
+).decode
+
+
 def parse(text: str) -> Tree:
     """Return the tree of ``text``; values nested deeper than MAX_DEPTH + 20 are cut to null.
 
@@ -65,13 +70,7 @@ def parse(text: str) -> Tree:
     Raises MalformedJson.
     """
     try:
-        tree: Tree = json.loads(
-            _prune(text, depth=MAX_DEPTH + 20),
-            parse_int=Number,
-            parse_float=Number,
-            parse_constant=Constant,
-            object_pairs_hook=Members,
-        )
+        tree: Tree = _read(_prune(text, depth=MAX_DEPTH + 20))
     except ValueError as error:
         raise MalformedJson("The body is not JSON.") from error
     return tree
