@@ -51,7 +51,11 @@ class Coalescer(Generic[Item, Answer]):
             # On the next turn of the loop, so that calls of one turn share a statement.
             self._is_starting = True
             loop.call_soon(self._start)
-        return await future
+        try:
+            return await future
+        finally:
+            # A refusal holds this frame by its traceback; so it must not hold the refusal.
+            del future
 
     def _start(self) -> None:
         self._is_starting = False

@@ -1,6 +1,9 @@
 """One caller's error is never another's, and calls that queue up share a statement."""
 
 import asyncio
+import contextlib
+import gc
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -157,3 +160,23 @@ async def test_heavy_items_are_spread_over_flushes(flushes: Flushes) -> None:
     giant: Coalescer[str, str] = Coalescer(flushes, weigh=lambda _: MAX_WEIGHT_BYTES + 1)
     await asyncio.gather(*[giant.submit(item) for item in "ab"])
     assert flushes.batches == [["a"], ["b"]]
+
+
+async def test_refused_item_is_let_go_of_without_a_garbage_collection() -> None:
+    class Item:
+        """Something that may be large."""
+
+    async def refuse(items: Sequence[Item]) -> list[None | FencepostError]:
+        return [JobNotFound("unknown") for _ in items]
+
+    coalescer: Coalescer[Item, None] = Coalescer(refuse)
+    item = Item()
+    is_alive = weakref.ref(item)
+    gc.disable()
+    try:
+        with contextlib.suppress(JobNotFound):
+            await coalescer.submit(item)
+        del item
+        await until(lambda: is_alive() is None)
+    finally:
+        gc.enable()
