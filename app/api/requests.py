@@ -11,7 +11,7 @@ from app.domain.caller import ANONYMOUS
 from app.domain.calls import Completion, Heartbeat, LeaseRequest
 from app.domain.errors import InvalidRequest, TooLarge
 from app.domain.failure import dropped_details, error_text
-from app.domain.idempotency import fingerprint, submit_fingerprint, submit_members
+from app.domain.idempotency import complete_fingerprint, fingerprint, submit_fingerprint
 from app.domain.job import Backoff, BackoffType, JobSpec, Outcome, Parent, Token
 from app.domain.machine import Ending
 from app.operations.lease import Wish
@@ -177,12 +177,7 @@ def completing(
         job_spec(job, limits, pointer=f"{pointer}/enqueue/{index}", parent=parent, trace=trace)
         for index, job in enumerate(body.enqueue)
     )
-    meaning = fingerprint(
-        "complete",
-        {"enqueue": [submit_members(spec) for spec in follow_ups]},
-        opaque={"result": result}
-        | {f"enqueue/{index}": spec.payload for index, spec in enumerate(follow_ups)},
-    )
+    meaning = complete_fingerprint(result, follow_ups)
     return Completing(Completion(Token(job_id, body.lease_version), result, meaning), follow_ups)
 
 

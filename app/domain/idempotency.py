@@ -7,7 +7,7 @@ second run of a handler has anew) does not count.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from app.domain import json_tree
@@ -68,3 +68,19 @@ def submit_fingerprint(spec: JobSpec) -> bytes:
 def instant(at: datetime | None) -> str | None:
     """Write a time so that one instant is one text, whatever offset it came with."""
     return None if at is None else at.astimezone(UTC).isoformat()
+
+
+def complete_fingerprint(result: str | None, follow_ups: Sequence[JobSpec]) -> bytes:
+    """Return what a repeat of a completion is known by."""
+    if result is None and not follow_ups:
+        return _PLAIN_COMPLETION
+    return fingerprint(
+        "complete",
+        {"enqueue": [submit_members(spec) for spec in follow_ups]},
+        opaque={"result": result}
+        | {f"enqueue/{index}": spec.payload for index, spec in enumerate(follow_ups)},
+    )
+
+
+# Most completions say nothing else, and come by the thousand.
+_PLAIN_COMPLETION = fingerprint("complete", {"enqueue": []}, opaque={"result": None})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.idempotency import fingerprint, submit_fingerprint
+from app.domain.idempotency import complete_fingerprint, fingerprint, submit_fingerprint
 from app.domain.job import Backoff, BackoffType, JobSpec, Parent
 
 BASE = JobSpec(kind="email")
@@ -121,3 +121,8 @@ def test_text_cannot_pose_as_structure(one: str, other: str) -> None:
 
 def test_an_opaque_null_is_the_same_as_none_and_as_its_text() -> None:
     assert fingerprint("v", {}, opaque={"result": None}) == fingerprint("v", {}, opaque={"result": " null"})
+
+
+def test_a_completion_that_says_nothing_else_has_the_fingerprint_of_its_members() -> None:
+    assert complete_fingerprint(None, ()) == fingerprint("complete", {"enqueue": []}, opaque={"result": None})
+    assert complete_fingerprint("1", ()) != complete_fingerprint(None, ())
