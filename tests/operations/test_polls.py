@@ -11,7 +11,8 @@ from app.domain.job import JobSpec, JobState, LeasedJob
 from app.domain.retention import Retention
 from app.operations.context import Context
 from app.operations.lease import Grants, Wish, lease_jobs
-from app.operations.polls import MAX_JOBS_A_CLAIM, MAX_POLLS_A_CLAIM, Polls
+from app.operations.line import MAX_JOBS_A_CLAIM, MAX_POLLS_A_CLAIM
+from app.operations.polls import Polls
 from app.store.engine import Database
 from tests.support.factory import assert_healthy, complete, read, records, submit, token_of, wish
 from tests.support.signals import RecordedSignals
@@ -101,21 +102,49 @@ class Call:
         return self.task.done()
 
 
-async def parked(polls: Polls, *asked: Wish) -> list[Call]:
-    """Start calls, and return when all of them are parked."""
+async def parked(polls: Polls, *asked: Wish, claim_count: int = 0) -> list[Call]:
+    """Start calls, and return when all of them are parked and only so many claims are under way."""
     before = len(parked_polls(polls))
     calls = [Call(polls, each) for each in asked]
-    await until(lambda: len(parked_polls(polls)) == before + len(calls) and polls._claimer is None)
+    await until(lambda: len(parked_polls(polls)) == before + len(calls) and len(polls._claims) == claim_count)
     return calls
 
 
 def parked_polls(polls: Polls) -> set[object]:
-    return {poll for of_queue in polls._parked.values() for poll in of_queue}
+    return {poll for of_queue in polls._line._parked.values() for poll in of_queue}
 
 
 async def settled(polls: Polls) -> None:
     await turns()
     await polls.settled(timeout_seconds=5)
+
+
+async def test_a_call_for_one_job_is_answered_while_a_claim_for_many_is_under_way(
+    polls: Polls, context: Context, claims: Claims
+) -> None:
+    await submit(context, *[JobSpec(kind="test")] * 2)
+    go_on = asyncio.Event()
+    claims.before.append(go_on.wait)
+    many = Call(polls, wish(max_jobs=MAX_JOBS_A_CLAIM))
+    await until(lambda: claims.wishes)
+    assert len(await Call(polls, wish()).answer()) == 1
+    go_on.set()
+    assert len(await many.answer()) == 1
+
+
+async def test_a_job_that_commits_between_two_claims_under_way_is_granted(
+    polls: Polls, context: Context, claims: Claims
+) -> None:
+    go_on = asyncio.Event()
+    claims.after.append(go_on.wait)
+    many = Call(polls, wish(max_jobs=MAX_JOBS_A_CLAIM))
+    await until(lambda: not claims.after)
+    # The first claim has looked and found nothing; the second one takes one job of two.
+    [small] = await parked(polls, wish(), claim_count=1)
+    await submit(context, *[JobSpec(kind="test")] * 2)
+    assert len(await small.answer()) == 1
+    go_on.set()
+    assert len(await many.answer()) == 1
 
 
 async def test_a_call_that_does_not_wait_is_answered_at_once_with_nothing(polls: Polls) -> None:
@@ -324,7 +353,7 @@ async def test_a_client_that_hangs_up_in_the_turn_of_its_answer_loses_no_job(
     polls: Polls, context: Context
 ) -> None:
     call = (await parked(polls, wish()))[0]
-    poll = next(iter(polls._parked["default"]))
+    poll = polls._line.polls()[0]
     poll.answer.add_done_callback(lambda _: call.hung_up.set())
     [job] = await submit(context)
     jobs = await call.answer()
