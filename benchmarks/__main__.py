@@ -46,14 +46,18 @@ async def one_round(coalesced: Target, plain: Target, *, scale: float) -> ROUND:
     found["WAL, enqueue + drain, 200-byte payload (bytes/job)"] = await measures.wal_bytes(
         coalesced, enqueue_and_drain, jobs=bulk * measures.BATCH
     )
-    for max_jobs, clients, batches in ((10, 8, max(2, bulk // 4)), (1, 16, max(1, bulk // 10))):
+    drains = ((100, 4, bulk, True), (10, 8, max(2, bulk // 4), False), (10, 8, max(2, bulk // 4), True))
+    single = max(1, bulk // 10)
+    for max_jobs, clients, batches, combined in (*drains, (1, 16, single, False), (1, 16, single, True)):
         await measures.batch_enqueue(coalesced, queue=f"q{max_jobs}", clients=2, batches=batches)
-        found[f"drain, {max_jobs} a call, {clients} workers (jobs/s)"] = await measures.drain(
+        how = ", completed by the next lease call" if combined else ""
+        found[f"drain, {max_jobs} a call, {clients} workers{how} (jobs/s)"] = await measures.drain(
             coalesced,
             queue=f"q{max_jobs}",
             clients=clients,
             max_jobs=max_jobs,
             jobs=batches * measures.BATCH,
+            combined=combined,
         )
     latencies = await measures.pick_up_latencies(coalesced, samples=int(200 * scale) or 20)
     for percent in (50, 95, 99):

@@ -65,8 +65,39 @@ async def batch_enqueue(target: Target, *, queue: str, clients: int, batches: in
     return batches * BATCH / await _timed(target, clients, client)
 
 
-async def drain(target: Target, *, queue: str, clients: int, max_jobs: int, jobs: int) -> float:
-    """Return jobs a second, leased and completed ``max_jobs`` at a time; ``jobs`` must be enqueued."""
+async def drain(
+    target: Target, *, queue: str, clients: int, max_jobs: int, jobs: int, combined: bool = False
+) -> float:
+    """Return jobs a second, leased and completed ``max_jobs`` at a time; ``jobs`` must be enqueued.
+
+    ``combined`` completes in the call that leases the next jobs.
+    """
+    return await (_drain_combined if combined else _drain_in_two)(
+        target, queue=queue, clients=clients, max_jobs=max_jobs, jobs=jobs
+    )
+
+
+async def _drain_combined(target: Target, *, queue: str, clients: int, max_jobs: int, jobs: int) -> float:
+    done = 0
+
+    async def client(connection: Connection) -> None:
+        nonlocal done
+        wish = {"worker_id": "w", "queues": [queue], "max_jobs": max_jobs, "lease_seconds": LEASE_SECONDS}
+        items: list[dict[str, object]] = []
+        while items or done < jobs:
+            answer = await connection.call_json("/v1/leases", wish | {"complete": items}, expect=200)
+            if any(result["status"] != "ok" for result in answer["completed"]):
+                raise RuntimeError("a lease was lost")
+            done += len(items)
+            items = [{"job_id": job["id"], "lease_version": job["lease_version"]} for job in answer["jobs"]]
+            if not items:
+                return
+
+    seconds = await _timed(target, clients, client)
+    return done / seconds
+
+
+async def _drain_in_two(target: Target, *, queue: str, clients: int, max_jobs: int, jobs: int) -> float:
     done = 0
 
     async def client(connection: Connection) -> None:

@@ -141,11 +141,6 @@ class LeasedJobView(Struct, frozen=True):
     parent: ParentView | None
 
 
-class LeasedJobsView(Struct, frozen=True):
-    jobs: list[LeasedJobView]
-    server_time: Time
-
-
 class HeldLeaseView(Struct, frozen=True):
     job_id: str
     lease_version: int
@@ -189,6 +184,14 @@ class ManyView(Struct, frozen=True):
     """One result an item, in the order of the items."""
 
     results: list[ItemView]
+
+
+class LeasedJobsView(Struct, frozen=True):
+    """``completed`` has one result for each item of ``complete``, in their order."""
+
+    jobs: list[LeasedJobView]
+    server_time: Time
+    completed: list[ItemView] | UnsetType = UNSET
 
 
 class LoopView(Struct, frozen=True):

@@ -1,6 +1,5 @@
 """A body's bytes, bounded, as strict JSON."""
 
-import re
 from typing import TypeVar
 
 import msgspec
@@ -97,7 +96,7 @@ def decode(text: str, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def decode_list(text: str, decoder: msgspec.json.Decoder[T], *, member: str) -> T:
-    """Do as ``decode`` for a body that is one list; member names may recur from item to item."""
+    """Do as ``decode`` for a body that has one list of items; member names may recur from item to item."""
     value = _decode_fast(text, decoder)
     if _list_needs_a_look(text, member):
         json_tree.check(json_tree.parse(text))
@@ -128,15 +127,17 @@ def _decode_fast(text: str, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 _RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
-_BEFORE_LIST = re.compile(r'\s*\{\s*"\w+"\s*:\s*')
-_AFTER_LIST = re.compile(r"\s*\}\s*")
+_RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
 def _list_needs_a_look(text: str, member: str) -> bool:
-    """Tell whether any item needs a look, or the member that holds them stands twice."""
-    whole_list = bytes(_RAW_MEMBERS.decode(text)[member]).decode()
+    """Tell whether any item needs a look, or what is around their list."""
+    found = _RAW_MEMBERS.decode(text).get(member)
+    if found is None:
+        return json_tree.needs_a_look(text)
+    whole_list = bytes(found).decode()
     before, _, after = text.partition(whole_list)
-    if not (_BEFORE_LIST.fullmatch(before) and _AFTER_LIST.fullmatch(after)):
-        return True
-    return any(json_tree.needs_a_look(bytes(item).decode()) for item in _RAW_ITEMS.decode(whole_list))
+    items = _RAW_ITEMS.decode(whole_list) or ()
+    return json_tree.needs_a_look(f"{before}[]{after}") or any(
+        json_tree.needs_a_look(bytes(item).decode()) for item in items
+    )

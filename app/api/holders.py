@@ -10,10 +10,10 @@ from app.api.links import to_job
 from app.api.parameters import job_id_of, trace_headers_of
 from app.api.routing import Endpoint, Routes, answer, body
 from app.api.service import Service
-from app.api.views import job_view, renewed_lease_view
+from app.api.views import job_view, refused_item_view, renewed_lease_view, settled_item_views
 from app.domain.caller import Scope
 from app.domain.calls import RenewedLease
-from app.domain.errors import FencepostError, LeaseLost
+from app.domain.errors import FencepostError
 from app.domain.job import Token
 from app.operations.heartbeat import heartbeat_leases
 from app.operations.settle import Settled, complete_leases, end_leases
@@ -146,14 +146,9 @@ async def heartbeat_many(
     body(schemas.CompleteManyRequest, list_member="items"),
 )
 async def complete_many(request: Request, service: Service, asked: schemas.CompleteManyRequest) -> Response:
-    limits = service.limits
-    requests.check_item_count(len(asked.items), limits, pointer="/items")
-    requests.check_follow_up_count(asked)
-    trace = trace_headers_of(request)
-    items = [
-        requests.completing(item.job_id, item, limits, pointer=f"/items/{index}", trace=trace)
-        for index, item in enumerate(asked.items)
-    ]
+    items = requests.completing_many(
+        asked.items, service.limits, pointer="/items", trace=trace_headers_of(request)
+    )
     given = await complete_leases(service.context, items, with_jobs=False)
     return _settled_many([item.token for item in items], given)
 
@@ -182,7 +177,7 @@ async def release_many(_request: Request, service: Service, asked: schemas.Relea
 
 def _renewed_item(token: Token, given: RenewedLease | FencepostError) -> answers.ItemView:
     if isinstance(given, FencepostError):
-        return _refused_item(token, given)
+        return refused_item_view(token, given)
     return answers.ItemView(
         job_id=token.job_id,
         status="ok",
@@ -193,30 +188,4 @@ def _renewed_item(token: Token, given: RenewedLease | FencepostError) -> answers
 
 
 def _settled_many(tokens: Sequence[Token], given: Sequence[Settled | FencepostError]) -> Response:
-    results = [_settled_item(token, one) for token, one in zip(tokens, given, strict=True)]
-    return answer(answers.ManyView(results))
-
-
-def _settled_item(token: Token, given: Settled | FencepostError) -> answers.ItemView:
-    if isinstance(given, FencepostError):
-        return _refused_item(token, given)
-    return answers.ItemView(
-        job_id=token.job_id, status="replayed" if given.is_replay else "ok", state=given.state.value
-    )
-
-
-def _refused_item(token: Token, refusal: FencepostError) -> answers.ItemView:
-    if not isinstance(refusal, LeaseLost):
-        return answers.ItemView(
-            job_id=token.job_id, status="not_found", code=refusal.code, detail=refusal.detail
-        )
-    return answers.ItemView(
-        job_id=token.job_id,
-        status="lease_lost",
-        code=refusal.code,
-        detail=refusal.detail,
-        presented_version=refusal.presented_version,
-        current_version=refusal.current_version,
-        job_state=refusal.job_state,
-        reason=refusal.reason,
-    )
+    return answer(answers.ManyView(settled_item_views(tokens, given)))

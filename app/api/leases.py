@@ -2,16 +2,17 @@
 
 from functools import partial
 
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api import answers, requests, schemas
 from app.api.links import Link, to_holder, to_job
 from app.api.openapi import schema_of
-from app.api.parameters import name_of, refused
+from app.api.parameters import name_of, refused, trace_headers_of
 from app.api.routing import Endpoint, Query, Routes, answer, body, gone, within_bounds
 from app.api.service import Service
-from app.api.views import held_lease_view, leased_jobs_view
+from app.api.views import held_lease_view, leased_jobs_view, settled_item_views
 from app.domain.caller import Scope
 from app.operations.retries import retried
 from app.store.reads import read_leases
@@ -29,6 +30,7 @@ routes = Routes()
         ("unavailable",),
         scopes={Scope.WORK},
         example={"worker_id": "w1", "queues": ["mail"], "wait_seconds": 20, "lease_seconds": 30},
+        takes_trace=True,
         waits=True,
         headers=("Retry-After",),
         links=(
@@ -37,19 +39,31 @@ routes = Routes()
             Link("list_leases", {"worker_id": "$request.body#/worker_id"}),
         ),
     ),
-    body(schemas.LeaseJobsRequest),
+    body(schemas.LeaseJobsRequest, list_member="complete"),
 )
 async def lease_jobs(request: Request, service: Service, asked: schemas.LeaseJobsRequest) -> Response:
     return await within_bounds(_lease(request, service, asked), wait_seconds=asked.wait_seconds)
 
 
 async def _lease(request: Request, service: Service, asked: schemas.LeaseJobsRequest) -> Response:
+    completings = requests.completing_many(
+        asked.complete or [], service.limits, pointer="/complete", trace=trace_headers_of(request)
+    )
+    wish = requests.wish(asked, completings)
+    completed: list[answers.ItemView] | UnsetType = UNSET
+    if asked.complete is not None:
+        # A request_id that was used with another body is refused before anything is changed.
+        await service.polls.check(wish)
+        given = await service.complete_calls.submit(completings) if completings else []
+        completed = settled_item_views([item.token for item in completings], given)
     jobs = await service.polls.lease(
-        requests.wish(asked), wait_seconds=asked.wait_seconds, disconnected=partial(gone, request)
+        wish, wait_seconds=asked.wait_seconds, disconnected=partial(gone, request)
     )
     # A client that is told nothing because this process shuts down comes back to another one.
     headers = {"Retry-After": "1"} if service.polls.is_draining and not jobs else None
-    return answer(leased_jobs_view(jobs, server_time=service.clock.now()), headers=headers)
+    return answer(
+        leased_jobs_view(jobs, server_time=service.clock.now(), completed=completed), headers=headers
+    )
 
 
 @routes.without_body(

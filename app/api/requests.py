@@ -1,5 +1,6 @@
 """Schemas to domain: limits in bytes, defaults, fingerprints."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -125,12 +126,7 @@ def check_item_count(count: int, limits: Limits, *, pointer: str) -> None:
 MAX_FOLLOW_UPS = 10_000
 
 
-def check_follow_up_count(body: schemas.CompleteManyRequest) -> None:
-    if sum(len(item.enqueue) for item in body.items) > MAX_FOLLOW_UPS:
-        raise TooLarge(f"/items has over {MAX_FOLLOW_UPS} jobs to enqueue in all.", pointer="/items")
-
-
-def wish(body: schemas.LeaseJobsRequest) -> Wish:
+def wish(body: schemas.LeaseJobsRequest, completings: Sequence[Completing]) -> Wish:
     """Return what a lease call asks for; a queue that is named twice counts once."""
     queues = tuple(dict.fromkeys(body.queues))
     request = None
@@ -141,6 +137,10 @@ def wish(body: schemas.LeaseJobsRequest) -> Wish:
             "wait_seconds": body.wait_seconds,
             "lease_seconds": body.lease_seconds,
         }
+        if completings:
+            members["complete"] = [
+                (item.token.job_id, item.token.lease_version, item.fingerprint.hex()) for item in completings
+            ]
         request = LeaseRequest(
             body.worker_id, body.request_id, fingerprint("lease", members, opaque={}), body.lease_seconds
         )
@@ -179,6 +179,23 @@ def completing(
     )
     meaning = complete_fingerprint(result, follow_ups)
     return Completing(Completion(Token(job_id, body.lease_version), result, meaning), follow_ups)
+
+
+def completing_many(
+    items: Sequence[schemas.CompleteItem],
+    limits: Limits,
+    *,
+    pointer: str,
+    trace: tuple[str | None, str | None],
+) -> list[Completing]:
+    """Return the completions of one call; ``pointer`` is where their list stands in the request."""
+    check_item_count(len(items), limits, pointer=pointer)
+    if sum(len(item.enqueue) for item in items) > MAX_FOLLOW_UPS:
+        raise TooLarge(f"{pointer} has over {MAX_FOLLOW_UPS} jobs to enqueue in all.", pointer=pointer)
+    return [
+        completing(item.job_id, item, limits, pointer=f"{pointer}/{index}", trace=trace)
+        for index, item in enumerate(items)
+    ]
 
 
 def failing(job_id: str, body: schemas.FailRequest, limits: Limits) -> Closing:

@@ -134,15 +134,6 @@ class EditRequest(Request, kw_only=True, frozen=True):
     max_attempts: MaxAttempts | UnsetType = UNSET
 
 
-class LeaseJobsRequest(Request, kw_only=True, frozen=True):
-    worker_id: Name
-    queues: Annotated[list[Name], Meta(min_length=1, max_length=32)]
-    max_jobs: Annotated[int, Meta(ge=1, le=1000)] = 1
-    wait_seconds: Annotated[float, Meta(ge=0, le=30)] = 0.0
-    lease_seconds: LeaseSeconds = 60.0
-    request_id: Annotated[str, Meta(min_length=1, max_length=64, pattern=_STORABLE)] | None = None
-
-
 class TokenRequest(Request, kw_only=True, frozen=True):
     lease_version: LeaseVersion
 
@@ -187,6 +178,18 @@ class HeartbeatItem(HeartbeatRequest, kw_only=True, frozen=True):
 
 class CompleteItem(CompleteRequest, kw_only=True, frozen=True):
     job_id: JobId
+
+
+class LeaseJobsRequest(Request, kw_only=True, frozen=True):
+    """``complete`` is done first, at once, whether or not there is anything to lease."""
+
+    worker_id: Name
+    queues: Annotated[list[Name], Meta(min_length=1, max_length=32)]
+    max_jobs: Annotated[int, Meta(ge=1, le=1000)] = 1
+    wait_seconds: Annotated[float, Meta(ge=0, le=30)] = 0.0
+    lease_seconds: LeaseSeconds = 60.0
+    request_id: Annotated[str, Meta(min_length=1, max_length=64, pattern=_STORABLE)] | None = None
+    complete: list[CompleteItem] | None = None
 
 
 class FailItem(FailRequest, kw_only=True, frozen=True):

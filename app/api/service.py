@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from app.api.requests import Limits
 from app.domain.calls import Heartbeat, RenewedLease
 from app.domain.errors import FencepostError, JobNotFound
 from app.domain.job import Job, JobSpec, Token
-from app.operations.coalescer import Coalescer
+from app.operations.coalescer import MAX_WEIGHT_BYTES, Coalescer
 from app.operations.context import Context
 from app.operations.finishes import Finishes
 from app.operations.heartbeat import heartbeat_leases, verify_leases
@@ -25,6 +26,8 @@ from app.store.reads import read_jobs, read_schema_version
 _UNCOALESCED_IN_FLIGHT = 64
 # What a job weighs is known only when it is read.
 _MAX_READ_ITEMS = 32
+# What an item of a call counts at least, so that about a thousand of them share a flush.
+_ITEM_BYTES = MAX_WEIGHT_BYTES // 1000
 
 
 class LoopStatus(Protocol):
@@ -52,6 +55,7 @@ class Service:
     submit: Coalescer[JobSpec, Submitted]
     heartbeat: Coalescer[Heartbeat, RenewedLease]
     complete: Coalescer[Completing, Settled]
+    complete_calls: Coalescer[Sequence[Completing], Sequence[Settled | FencepostError]]
     end: Coalescer[Closing, Settled]
     verify: Coalescer[Token, None]
     read: Coalescer[str, Job]
@@ -103,6 +107,12 @@ def make_service(
             max_items=max_coalesced_items,
             max_in_flight=in_flight,
         ),
+        complete_calls=Coalescer(
+            partial(_complete_calls, context),
+            weigh=lambda call: sum(_ITEM_BYTES + _completing_bytes(item) for item in call),
+            max_items=max_coalesced_items,
+            max_in_flight=in_flight,
+        ),
         end=Coalescer(
             partial(end_leases, context, with_jobs=True),
             weigh=lambda closing: len(closing.ending.error or ""),
@@ -128,6 +138,14 @@ def _spec_bytes(spec: JobSpec) -> int:
 
 def _completing_bytes(completing: Completing) -> int:
     return len(completing.completion.result or "") + sum(map(_spec_bytes, completing.enqueue))
+
+
+async def _complete_calls(
+    context: Context, calls: Sequence[Sequence[Completing]]
+) -> list[list[Settled | FencepostError]]:
+    """Complete the items of many calls; each call is answered with those of its own."""
+    given = iter(await complete_leases(context, [item for call in calls for item in call], with_jobs=False))
+    return [list(islice(given, len(call))) for call in calls]
 
 
 @retried

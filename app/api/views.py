@@ -3,11 +3,13 @@
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from app.api import answers
 from app.domain.calls import RenewedLease
-from app.domain.job import Attempt, HeldLease, Job, Lease, LeasedJob, Parent
+from app.domain.errors import FencepostError, LeaseLost
+from app.domain.job import Attempt, HeldLease, Job, Lease, LeasedJob, Parent, Token
+from app.operations.settle import Settled
 
 _NULL = Raw(b"null")
 _EMPTY_OBJECT = Raw(b"{}")
@@ -72,8 +74,10 @@ def _parent_view(parent: Parent | None) -> answers.ParentView | None:
     return None if parent is None else answers.ParentView(parent.job_id, parent.lease_version)
 
 
-def leased_jobs_view(jobs: Sequence[LeasedJob], *, server_time: datetime) -> answers.LeasedJobsView:
-    return answers.LeasedJobsView([_leased_job_view(job) for job in jobs], server_time)
+def leased_jobs_view(
+    jobs: Sequence[LeasedJob], *, server_time: datetime, completed: list[answers.ItemView] | UnsetType
+) -> answers.LeasedJobsView:
+    return answers.LeasedJobsView([_leased_job_view(job) for job in jobs], server_time, completed)
 
 
 def _leased_job_view(job: LeasedJob) -> answers.LeasedJobView:
@@ -128,3 +132,35 @@ def held_lease_view(lease: HeldLease) -> answers.HeldLeaseView:
 
 def renewed_lease_view(lease: RenewedLease) -> answers.RenewedLeaseView:
     return answers.RenewedLeaseView(lease.lease_expires_at, lease.deadline_at, lease.cancel_requested)
+
+
+def settled_item_views(
+    tokens: Sequence[Token], given: Sequence[Settled | FencepostError]
+) -> list[answers.ItemView]:
+    """Return one result for each item that was to be settled, in their order."""
+    return [_settled_item_view(token, one) for token, one in zip(tokens, given, strict=True)]
+
+
+def _settled_item_view(token: Token, given: Settled | FencepostError) -> answers.ItemView:
+    if isinstance(given, FencepostError):
+        return refused_item_view(token, given)
+    return answers.ItemView(
+        job_id=token.job_id, status="replayed" if given.is_replay else "ok", state=given.state.value
+    )
+
+
+def refused_item_view(token: Token, refusal: FencepostError) -> answers.ItemView:
+    if not isinstance(refusal, LeaseLost):
+        return answers.ItemView(
+            job_id=token.job_id, status="not_found", code=refusal.code, detail=refusal.detail
+        )
+    return answers.ItemView(
+        job_id=token.job_id,
+        status="lease_lost",
+        code=refusal.code,
+        detail=refusal.detail,
+        presented_version=refusal.presented_version,
+        current_version=refusal.current_version,
+        job_state=refusal.job_state,
+        reason=refusal.reason,
+    )

@@ -39,6 +39,11 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     fingerprint: bytes
     lease_seconds: float
 
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What the repeats of a call have in common, whatever their body says."""
+        return (self.worker_id, self.request_id)
+
 
 class Edit(msgspec.Struct, frozen=True):
     """None keeps what is stored."""

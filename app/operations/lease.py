@@ -16,6 +16,7 @@ from app.operations.retries import retried
 from app.operations.settle import Closing, end_leases
 from app.store import lease_requests, leases
 from app.store.engine import Connection
+from app.store.lease_requests import AnsweredRequest
 from app.store.leases import NO_HEADS, Demand, Place
 
 
@@ -133,13 +134,25 @@ async def _grant_once(conn: Connection, wish: Wish, request: LeaseRequest) -> li
     return jobs
 
 
+@retried
+async def check_lease_request(context: Context, request: LeaseRequest) -> None:
+    """Raise InvalidRequest when leases were granted under the request_id to another body."""
+    async with context.database.one_statement() as conn:
+        await _answered(conn, request)
+
+
 async def _repeat(conn: Connection, request: LeaseRequest) -> list[LeasedJob] | None:
-    answered = await lease_requests.read_lease_request(conn, request)
+    answered = await _answered(conn, request)
     if answered is None:
         return None
-    if answered.fingerprint != request.fingerprint:
-        raise request_id_reused()
     return await lease_requests.read_untouched_leases(conn, answered.tokens)
+
+
+async def _answered(conn: Connection, request: LeaseRequest) -> AnsweredRequest | None:
+    answered = await lease_requests.read_lease_request(conn, request)
+    if answered is not None and answered.fingerprint != request.fingerprint:
+        raise request_id_reused()
+    return answered
 
 
 def request_id_reused() -> InvalidRequest:

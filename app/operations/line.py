@@ -50,12 +50,6 @@ class Poll:
     def is_large(self) -> bool:
         return self.wish.max_jobs > MANY_JOBS
 
-    @property
-    def identity(self) -> tuple[str, str] | None:
-        """What a repeat of the call has in common with it; None when it cannot be repeated."""
-        request = self.wish.request
-        return None if request is None else (request.worker_id, request.request_id)
-
 
 @dataclass(slots=True)
 class Offer:
@@ -81,6 +75,7 @@ class Claim:
     number: int
     polls: dict[Poll, None] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)
+    identities: set[tuple[str, str]] = field(default_factory=set)
     guesses: dict[str, int] = field(default_factory=dict)
     filled: set[Poll] = field(default_factory=set)
     unfilled: set[Poll] = field(default_factory=set)
@@ -99,6 +94,8 @@ class Claim:
             self.is_large = poll.is_large
             self.polls[poll] = None
             self.queues.update(poll.wish.queues)
+            if poll.wish.request is not None:
+                self.identities.add(poll.wish.request.identity)
             self.job_count += poll.wish.max_jobs
 
     def note(self, poll: Poll, granted_count: int) -> None:
@@ -230,7 +227,5 @@ class Line:
 
     def _is_twin_claimed(self, poll: Poll) -> bool:
         """Tell whether a claim is under way for the call that this one repeats: it waits for its grants."""
-        identity = poll.identity
-        return identity is not None and any(
-            identity == claimed.identity for claim in self._claims for claimed in claim.polls
-        )
+        request = poll.wish.request
+        return request is not None and any(request.identity in claim.identities for claim in self._claims)

@@ -21,7 +21,14 @@ from app.domain.calls import LeaseRequest
 from app.domain.errors import Unavailable
 from app.domain.job import LeasedJob
 from app.operations.context import Context
-from app.operations.lease import Wish, give_back, lease_jobs, lease_jobs_once, request_id_reused
+from app.operations.lease import (
+    Wish,
+    check_lease_request,
+    give_back,
+    lease_jobs,
+    lease_jobs_once,
+    request_id_reused,
+)
 from app.operations.line import Claim, Line, Poll
 
 log = logging.getLogger(__name__)
@@ -48,6 +55,12 @@ class Polls:
         self._by_request: dict[tuple[str, str], Poll] = {}
         self._givers: dict[asyncio.Task[None], Poll] = {}
         self.is_draining = False
+
+    async def check(self, wish: Wish) -> None:
+        """Raise InvalidRequest when a call with this request_id and another body waits or had jobs."""
+        if wish.request is not None:
+            self._earlier(wish.request)
+            await check_lease_request(self._context, wish.request)
 
     async def lease(
         self, wish: Wish, *, wait_seconds: float, disconnected: Callable[[], Awaitable[object]]
@@ -127,20 +140,26 @@ class Polls:
         return True
 
     def _admit(self, poll: Poll) -> None:
-        if poll.identity is not None:
-            earlier = self._by_request.get(poll.identity)
+        request = poll.wish.request
+        if request is not None:
+            earlier = self._earlier(request)
             if earlier is not None:
-                if earlier.wish.request != poll.wish.request:
-                    raise request_id_reused()
                 # The caller repeats itself: its first connection is dead or about to be.
                 earlier.is_replaced = True
                 self._end_wait(earlier)
-            self._by_request[poll.identity] = poll
+            self._by_request[request.identity] = poll
         self._line.arrive(poll)
         if poll.wait_seconds > 0:
             loop = asyncio.get_running_loop()
             poll.timer = loop.call_later(poll.wait_seconds, self._end_wait, poll)
         self._kick()
+
+    def _earlier(self, request: LeaseRequest) -> Poll | None:
+        """Return the poll that a request repeats; raise InvalidRequest when its body is another one."""
+        earlier = self._by_request.get(request.identity)
+        if earlier is not None and earlier.wish.request != request:
+            raise request_id_reused()
+        return earlier
 
     def _end_wait(self, poll: Poll) -> None:
         """Answer a poll with nothing, unless a claim for it is under way; then that answers it."""
@@ -150,8 +169,9 @@ class Polls:
 
     def _resolve(self, poll: Poll, answer: list[LeasedJob] | Exception) -> None:
         self._line.leave(poll)
-        if poll.identity is not None and self._by_request.get(poll.identity) is poll:
-            del self._by_request[poll.identity]
+        request = poll.wish.request
+        if request is not None and self._by_request.get(request.identity) is poll:
+            del self._by_request[request.identity]
         if poll.timer is not None:
             poll.timer.cancel()
         if poll.answer.done():

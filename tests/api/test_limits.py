@@ -110,7 +110,7 @@ async def test_details_over_the_result_limit_are_replaced_by_a_marker(client: ht
 async def test_body_limit(client: httpx.AsyncClient) -> None:
     assert (await post_text(client, "/v1/jobs", padded({"kind": "w"}, 2000))).status_code == 201
     too_large(await post_text(client, "/v1/jobs", padded({"kind": "w"}, 2001)), 2000, None)
-    for path in ("/v1/leases", f"/v1/jobs/{'x' * 36}/cancel", f"/v1/jobs/{'x' * 36}/complete"):
+    for path in (f"/v1/jobs/{'x' * 36}/cancel", f"/v1/jobs/{'x' * 36}/complete"):
         assert (await post_text(client, path, padded({}, 2001))).status_code in (404, 413)
     leased = await run_job(client, queue="q")
     for verb in ("heartbeat", "complete", "fail", "release", "verify"):
@@ -126,6 +126,10 @@ async def test_batch_body_limit(client: httpx.AsyncClient) -> None:
     for verb in ("heartbeat", "complete", "fail", "release"):
         assert (await post_text(client, f"/v1/leases/{verb}", padded({"items": []}, 4000))).status_code == 200
         too_large(await post_text(client, f"/v1/leases/{verb}", padded({"items": []}, 4001)), 4000, None)
+    # It may complete many.
+    wish = {"worker_id": "w", "queues": ["q"]}
+    assert (await post_text(client, "/v1/leases", padded(wish, 4000))).status_code == 200
+    too_large(await post_text(client, "/v1/leases", padded(wish, 4001)), 4000, None)
 
 
 @small_limits
