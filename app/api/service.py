@@ -111,7 +111,9 @@ def make_service(
             partial(_complete_calls, context),
             weigh=lambda call: sum(_ITEM_BYTES + _completing_bytes(item) for item in call),
             max_items=max_coalesced_items,
-            max_in_flight=in_flight,
+            # Those who are answered together lease together: one at a time makes larger shares of both.
+            max_in_flight=1 if max_coalesced_items > 1 else in_flight,
+            max_slow=2,
         ),
         end=Coalescer(
             partial(end_leases, context, with_jobs=True),

@@ -13,6 +13,8 @@ from app.domain.errors import FencepostError, Unavailable
 
 # A statement has a time limit; so much of opaque JSON is written well within it.
 MAX_WEIGHT_BYTES = 8 * 1024 * 1024
+# A flush that takes longer waits for something, such as a lock on one of its rows.
+SLOW_SECONDS = 0.1
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -23,7 +25,8 @@ class Coalescer(Generic[Item, Answer]):
 
     ``flush`` answers item by item, in order, refusals as values. When it raises, nothing of that flush
     was committed: an unavailable database is everybody's answer, anything else is found by running
-    the items one by one. ``weigh`` tells the bytes of an item where they can be many.
+    the items one by one. ``weigh`` tells the bytes of an item where they can be many. ``max_slow`` flushes
+    that are slow are not counted among those in flight, so that others need not wait with them.
     """
 
     def __init__(
@@ -33,13 +36,16 @@ class Coalescer(Generic[Item, Answer]):
         weigh: Callable[[Item], int] = lambda _: 0,
         max_items: int = 500,
         max_in_flight: int = 2,
+        max_slow: int = 0,
     ) -> None:
         self._weigh = weigh
         self._flush = flush
         self._max_items = max_items
         self._max_in_flight = max_in_flight
         self._queue: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
+        self._max_slow = max_slow
         self._in_flight: set[asyncio.Task[None]] = set()
+        self._slow: set[asyncio.Task[None]] = set()
         self._is_starting = False
 
     async def submit(self, item: Item) -> Answer:
@@ -63,6 +69,15 @@ class Coalescer(Generic[Item, Answer]):
             task = asyncio.create_task(self._run(batch))
             self._in_flight.add(task)
             task.add_done_callback(self._finished)
+            if self._max_slow:
+                asyncio.get_running_loop().call_later(SLOW_SECONDS, self._make_room, task)
+
+    def _make_room(self, task: asyncio.Task[None]) -> None:
+        """Let another flush begin beside one that is slow."""
+        if not task.done() and len(self._slow) < self._max_slow:
+            self._in_flight.discard(task)
+            self._slow.add(task)
+            self._start()
 
     def _next_batch(self) -> list[tuple[Item, asyncio.Future[Answer]]]:
         """Take what is next in line; a caller that has given up is not served behind its back."""
@@ -80,6 +95,7 @@ class Coalescer(Generic[Item, Answer]):
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._in_flight.discard(task)
+        self._slow.discard(task)
         self._start()
 
     async def _run(self, batch: Sequence[tuple[Item, asyncio.Future[Answer]]]) -> None:

@@ -7,8 +7,11 @@ import httpx
 import pytest
 
 from app.domain.errors import Unavailable
+from app.domain.job import Token
 from app.operations.polls import Polls
 from app.settings import Settings
+from app.store import endings
+from app.store.engine import Database
 from tests.support.api import (
     UNKNOWN_ID,
     Json,
@@ -24,6 +27,7 @@ from tests.support.api import (
     submit,
     tell_ok,
 )
+from tests.support.rivals import rival
 
 
 def done(leased: Json, **members: object) -> Json:
@@ -235,6 +239,20 @@ async def test_completions_of_many_calls_at_once_are_each_answered_by_their_own(
     answers = await asyncio.gather(*(call(client, *map(done, jobs[n : n + 3])) for n in range(0, 30, 3)))
     told = [[each["job_id"] for each in answer["completed"]] for answer in answers]
     assert told == [[job["id"] for job in jobs[n : n + 3]] for n in range(0, 30, 3)]
+
+
+async def test_a_lock_on_one_lease_does_not_hold_up_the_calls_of_others(
+    client: httpx.AsyncClient, database: Database
+) -> None:
+    held, *others = await leased_jobs(client, 4)
+    async with database.begin() as conn:
+        await endings.lock_leases(conn, [Token(held["id"], held["lease_version"])])
+        stuck = await rival(database, call(client, done(held)))
+        for other in others:
+            answer = await call(client, done(other))
+            assert [each["status"] for each in answer["completed"]] == ["ok"]
+        assert not stuck.done()
+    assert (await stuck)["completed"][0]["status"] == "ok"
 
 
 async def test_completions_stand_when_no_job_can_be_leased_after_them(

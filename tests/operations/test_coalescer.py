@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from app.domain.errors import FencepostError, InvalidRequest, JobNotFound, Unavailable
-from app.operations.coalescer import MAX_WEIGHT_BYTES, Coalescer
+from app.operations.coalescer import MAX_WEIGHT_BYTES, SLOW_SECONDS, Coalescer
 from tests.support.waiting import turns, until
 
 
@@ -180,3 +180,20 @@ async def test_refused_item_is_let_go_of_without_a_garbage_collection() -> None:
         await until(lambda: is_alive() is None)
     finally:
         gc.enable()
+
+
+async def test_a_slow_flush_holds_the_next_one_up_for_a_moment_only(flushes: Flushes) -> None:
+    coalescer: Coalescer[str, str] = Coalescer(flushes, max_in_flight=1, max_slow=1)
+    flushes.gate.clear()
+    first = asyncio.create_task(coalescer.submit("a"))
+    await until(lambda: flushes.batches)
+    second = asyncio.create_task(coalescer.submit("b"))
+    await until(lambda: flushes.batches == [["a"], ["b"]])
+    assert not first.done()
+    # One slow flush is all that is let pass.
+    third = asyncio.create_task(coalescer.submit("c"))
+    await asyncio.sleep(2 * SLOW_SECONDS)
+    assert flushes.batches == [["a"], ["b"]]
+    flushes.gate.set()
+    assert list(await asyncio.gather(first, second, third)) == ["A", "B", "C"]
+    assert coalescer._slow == coalescer._in_flight == set()
