@@ -30,6 +30,7 @@ from app.operations.lease import (
     request_id_reused,
 )
 from app.operations.line import Claim, Line, Poll
+from app.store import backlogs
 
 log = logging.getLogger(__name__)
 
@@ -116,8 +117,15 @@ class Polls:
             self.wake(queue, None)
 
     async def fallback(self) -> float:
-        """Look for work that no wake-up told of; return the seconds until it is due again."""
-        self.wake_all()
+        """Look for work that no wake-up told of; return the seconds until it is due again.
+
+        One read for all parked polls: only queues that have work are claimed from.
+        """
+        if queues := self.parked_queues():
+            async with self._context.database.one_statement() as conn:
+                ready_queues = await backlogs.read_ready_queues(conn, queues)
+            for queue in ready_queues:
+                self.wake(queue, None)
         return FALLBACK_SECONDS * random.uniform(0.8, 1.0)
 
     def drain(self) -> None:

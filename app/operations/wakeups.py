@@ -3,9 +3,12 @@
 NOTIFY serialises commits, so it is sent after the commit, coalesced, and only for queues that some
 replica is known to wait for. Three messages, each from a sender to all others:
 
-    +a b   polls for queues a and b have begun to wait here (said again while they wait)
-    !a b   queues a and b have work
-    ?      who waits for what? (said after listening has begun)
+    +a b      polls for queues a and b have begun to wait here (said again while they wait)
+    !a =5 b   queue a has five new jobs, and b has work
+    ?         who waits for what? (said after listening has begun)
+
+A count behind the name of a queue says for how many polls there is something to do. No queue has such a
+name, so a replica of a version that knew no counts passes it over.
 
 No order of the two events loses a wake-up: either this replica knows of the waiter when its job
 commits, or it learns of it afterwards, remembers that the queue had work lately, and says so then.
@@ -37,7 +40,10 @@ class Wakeups:
         self._polls: Polls | None = None
         self._remote: dict[str, float] = {}
         self._recent: dict[str, float] = {}
-        self._outbox: dict[str, set[str]] = {"+": set(), "!": set()}
+        # What is to be said to the other replicas: queues that are waited for, queues with so many new
+        # jobs (None: not known how many).
+        self._waits: set[str] = set()
+        self._work: dict[str, int | None] = {}
         self._asks = False
         self._has_mail = asyncio.Event()
 
@@ -52,13 +58,15 @@ class Wakeups:
             if self._polls is not None:
                 self._polls.wake(queue, count)
             if self._remote.get(queue, 0.0) > now:
-                self._put("!", [queue])
+                self._announce_work(queue, count)
             else:
                 self._recent[queue] = now
 
     def announce_parked(self, queues: Iterable[str]) -> None:
         """Tell the other replicas that polls of this one wait for these queues."""
-        self._put("+", queues)
+        self._waits.update(queues)
+        if self._waits:
+            self._has_mail.set()
 
     def announce_all(self) -> float:
         """Say again what is waited for; return the seconds until that is due again."""
@@ -82,23 +90,23 @@ class Wakeups:
         sender, _, text = message.partition(" ")
         if sender == self._sender:
             return
-        mark, queues = text[:1], text[1:].split()
+        mark, words = text[:1], text[1:].split()
         now = self._clock()
         if mark == "!" and self._polls is not None:
-            for queue in queues:
-                self._polls.wake(queue, None)
+            for queue, count in _counted(words):
+                self._polls.wake(queue, count)
         elif mark == "+":
-            for queue in queues:
+            for queue in words:
                 self._remote[queue] = now + FORGET_SECONDS
                 if self._recent.pop(queue, 0.0) > now - RECENT_SECONDS:
-                    self._put("!", [queue])
+                    self._announce_work(queue, None)
         elif mark == "?":
             self.announce_all()
 
-    def _put(self, mark: str, queues: Iterable[str]) -> None:
-        self._outbox[mark].update(queues)
-        if self._outbox[mark]:
-            self._has_mail.set()
+    def _announce_work(self, queue: str, count: int | None) -> None:
+        known = self._work.get(queue, 0)
+        self._work[queue] = None if count is None or known is None else known + count
+        self._has_mail.set()
 
     async def send(self, context: Context) -> None:
         """Wait for mail, then send all of it in one statement; what fails to be sent is dropped."""
@@ -106,9 +114,24 @@ class Wakeups:
         self._has_mail.clear()
         messages = [f"{self._sender} ?"] if self._asks else []
         self._asks = False
-        for mark, queues in self._outbox.items():
-            messages += notifications.split(f"{self._sender} {mark}", sorted(queues))
-            queues.clear()
+        messages += notifications.split(f"{self._sender} +", sorted(self._waits))
+        self._waits.clear()
+        work = [
+            queue if count is None else f"{queue} ={count}" for queue, count in sorted(self._work.items())
+        ]
+        messages += notifications.split(f"{self._sender} !", work)
+        self._work.clear()
         if messages:
             async with context.database.one_statement() as conn:
                 await notifications.notify(conn, messages)
+
+
+def _counted(words: Iterable[str]) -> list[tuple[str, int | None]]:
+    """Return the queues of a message with the counts that stand behind them."""
+    counted: list[tuple[str, int | None]] = []
+    for word in words:
+        if not word.startswith("="):
+            counted.append((word, None))
+        elif counted and word[1:].isdecimal():
+            counted[-1] = (counted[-1][0], int(word[1:]))
+    return counted

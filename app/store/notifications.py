@@ -1,6 +1,6 @@
 """LISTEN and NOTIFY: how replicas tell each other of work, in one channel.
 
-Messages carry queue names only, never a job: NOTIFY ends below 8,000 bytes, and what is not in a
+Messages carry queue names and counts, never a job: NOTIFY ends below 8,000 bytes, and what is not in a
 message cannot be lost with it. ``split`` cuts long lists.
 """
 
@@ -31,7 +31,7 @@ async def notify(conn: Connection, messages: list[str]) -> None:
 
 
 def split(mark: str, queues: Iterable[str]) -> Iterator[str]:
-    """Yield messages ``mark + names joined by spaces``, each short enough; names hold no space."""
+    """Yield messages ``mark + names joined by spaces``, each short enough; no name is cut."""
     names: list[str] = []
     size = 0
     for queue in queues:

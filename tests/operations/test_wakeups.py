@@ -6,8 +6,10 @@ from contextlib import aclosing
 from itertools import permutations
 from typing import cast
 
+import msgspec
 import pytest
 
+from app.api import schemas
 from app.operations.context import Context
 from app.operations.polls import Polls
 from app.operations.wakeups import ANNOUNCE_SECONDS, FORGET_SECONDS, RECENT_SECONDS, Wakeups
@@ -104,7 +106,7 @@ async def test_work_wakes_a_poll_that_waits_on_another_replica(
     here.hear(await mail_of(there, posted))
     here.wakeups.jobs_ready({"a": 2, "unwanted": 1})
     there.hear(await mail_of(here, posted))
-    assert there.polls.woken == [("a", None)]
+    assert there.polls.woken == [("a", 2)]
 
 
 async def test_a_waiter_that_is_announced_late_hears_of_recent_work(
@@ -141,7 +143,8 @@ async def test_no_order_of_events_loses_a_wake_up(context: Context, posted: list
                     here.hear(await mail_of(there, posted))
                 case _:
                     there.hear(await mail_of(here, posted))
-        assert there.polls.woken == [("a", None)], order
+        # Who hears of the waiter before the job knows the number.
+        assert [queue for queue, _ in there.polls.woken] == ["a"], order
 
 
 async def test_a_replica_that_has_not_been_heard_of_waits_no_more(
@@ -188,7 +191,7 @@ async def test_who_asks_is_told_what_is_waited_for(here: Replica, there: Replica
     here.hear(await mail_of(there, posted))
     here.wakeups.jobs_ready({"b": 1})
     there.hear(await mail_of(here, posted))
-    assert there.polls.woken == [("b", None)]
+    assert there.polls.woken == [("b", 1)]
 
 
 async def test_a_channel_that_was_opened_anew_catches_up(here: Replica, posted: list[str]) -> None:
@@ -206,7 +209,38 @@ async def test_mail_of_many_commits_is_sent_in_one_statement(
     here.hear(await mail_of(there, posted))
     for _ in range(5):
         here.wakeups.jobs_ready({"a": 1, "b": 1})
-    assert [message.split(" ", 1)[1] for message in await mail_of(here, posted)] == ["!a b"]
+    assert [message.split(" ", 1)[1] for message in await mail_of(here, posted)] == ["!a =5 b =5"]
+
+
+async def test_work_of_a_number_that_is_not_known_has_none_together_with_other_work(
+    here: Replica, there: Replica, posted: list[str]
+) -> None:
+    here.wakeups.jobs_ready({"a": 1, "b": 1})
+    there.park("a", "b")
+    here.hear(await mail_of(there, posted))
+    here.wakeups.jobs_ready({"a": 3})
+    there.hear(await mail_of(here, posted))
+    assert there.polls.woken == [("a", None), ("b", None)]
+
+
+async def test_a_replica_before_counts_takes_them_for_queues_that_nobody_waits_for(
+    here: Replica, there: Replica, posted: list[str]
+) -> None:
+    there.park("a", "b")
+    here.hear(await mail_of(there, posted))
+    here.wakeups.jobs_ready({"a": 2, "b": 1})
+    [message] = await mail_of(here, posted)
+    # What it does with a message: the words behind the mark are the queues.
+    queues = message.partition(" ")[2][1:].split()
+    assert {"a", "b"} <= set(queues)
+    for other in set(queues) - {"a", "b"}:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(other, schemas.Name)
+
+
+async def test_a_count_that_makes_no_sense_is_passed_over(here: Replica) -> None:
+    here.hear(["cafe0000 !=3 a =x b =2 =4 c"])
+    assert here.polls.woken == [("a", None), ("b", 4), ("c", None)]
 
 
 async def test_memory_of_recent_work_is_bounded(here: Replica) -> None:
@@ -257,4 +291,4 @@ async def test_messages_travel_through_postgresql(context: Context, database_url
         message = await anext(messages)
         assert message is not None
         other.wakeups.receive(message)
-    assert other.polls.woken == [(names[150], None)]
+    assert other.polls.woken == [(names[150], 1)]
