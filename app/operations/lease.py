@@ -4,7 +4,7 @@ One claim serves many polls. What a poll is granted is committed before it is to
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.domain.calls import LeaseRequest
 from app.domain.errors import InvalidRequest, RolledBack, Unavailable
@@ -16,7 +16,6 @@ from app.operations.retries import retried
 from app.operations.settle import Closing, end_leases
 from app.store import lease_requests, leases
 from app.store.engine import Connection
-from app.store.lease_requests import AnsweredRequest
 from app.store.leases import NO_HEADS, Demand, Place
 
 
@@ -33,10 +32,16 @@ class Wish:
 
 @dataclass(slots=True)
 class Grants:
-    """What a claim gave to each wish, by its number; ``crowded`` saw jobs, but a rival was faster."""
+    """What a claim gave to each wish, by its number.
+
+    ``crowded`` saw jobs, but a rival was faster; ``refused`` used a request_id again with another body;
+    ``repeated`` were given what is left of an earlier grant, and nothing new.
+    """
 
     jobs: dict[int, list[LeasedJob]]
     crowded: set[int]
+    refused: dict[int, InvalidRequest] = field(default_factory=dict)
+    repeated: set[int] = field(default_factory=set)
 
 
 @retried
@@ -104,55 +109,89 @@ def _note(heads: Heads, beginning: Beginning, demands: Sequence[Demand], grants:
         heads.claimed(beginning, queue, taken, is_filled=len(taken) == wanted[queue])
 
 
-@retried
-async def lease_jobs_once(context: Context, wish: Wish) -> list[LeasedJob]:
-    """Grant to a wish with a request_id, or give again what was granted under it and is untouched.
+async def lease_jobs_once(context: Context, wishes: Sequence[Wish]) -> Grants:
+    """Grant to wishes with a request_id, or give again what was granted under it and is untouched.
 
-    Raises InvalidRequest when the request_id was used with another body.
+    One transaction for all of them; a request_id may stand only once.
     """
-    request = wish.request
-    if request is None:
-        raise ValueError("the wish has no request_id")
     try:
-        async with context.database.begin() as conn:
-            answered = await _repeat(conn, request)
-            return await _grant_once(conn, wish, request) if answered is None else answered
+        return await _lease_once(context, wishes)
     except _TwinWasFirst:
-        async with context.database.begin() as conn:
-            return await _repeat(conn, request) or []
+        return await _lease_one_by_one(context, wishes)
 
 
 class _TwinWasFirst(Exception):
-    """Rolls the grants of the second twin back."""
+    """Rolls the grants of second twins back."""
 
 
-async def _grant_once(conn: Connection, wish: Wish, request: LeaseRequest) -> list[LeasedJob]:
-    grants, _ = await _grant(conn, [wish], NO_HEADS)
-    jobs = grants.jobs.get(0, [])
-    if jobs and not await lease_requests.remember_lease_request(conn, request, jobs):
-        raise _TwinWasFirst
-    return jobs
+@retried
+async def _lease_once(context: Context, wishes: Sequence[Wish]) -> Grants:
+    async with context.database.begin() as conn:
+        grants = await _repeat(conn, wishes)
+        new = [
+            number for number in range(len(wishes)) if number not in grants.repeated | grants.refused.keys()
+        ]
+        granted, _ = await _grant(conn, [wishes[number] for number in new], NO_HEADS)
+        jobs = {new[index]: jobs for index, jobs in granted.jobs.items()}
+        answers = {_request_of(wishes[number]): jobs[number] for number in jobs}
+        if answers and await lease_requests.remember_lease_requests(conn, answers) < len(answers):
+            raise _TwinWasFirst
+    grants.jobs |= jobs
+    grants.crowded = {new[index] for index in granted.crowded}
+    return grants
+
+
+async def _lease_one_by_one(context: Context, wishes: Sequence[Wish]) -> Grants:
+    """Do as ``lease_jobs_once`` where twins on other replicas are about: each wish for itself."""
+    each = []
+    for wish in wishes:
+        try:
+            each.append(await _lease_once(context, [wish]))
+        except _TwinWasFirst:
+            async with context.database.begin() as conn:
+                each.append(await _repeat(conn, [wish]))
+    return Grants(
+        {number: grants.jobs[0] for number, grants in enumerate(each) if grants.jobs},
+        {number for number, grants in enumerate(each) if grants.crowded},
+        {number: grants.refused[0] for number, grants in enumerate(each) if grants.refused},
+        {number for number, grants in enumerate(each) if grants.repeated},
+    )
 
 
 @retried
 async def check_lease_request(context: Context, request: LeaseRequest) -> None:
     """Raise InvalidRequest when leases were granted under the request_id to another body."""
     async with context.database.one_statement() as conn:
-        await _answered(conn, request)
-
-
-async def _repeat(conn: Connection, request: LeaseRequest) -> list[LeasedJob] | None:
-    answered = await _answered(conn, request)
-    if answered is None:
-        return None
-    return await lease_requests.read_untouched_leases(conn, answered.tokens)
-
-
-async def _answered(conn: Connection, request: LeaseRequest) -> AnsweredRequest | None:
-    answered = await lease_requests.read_lease_request(conn, request)
-    if answered is not None and answered.fingerprint != request.fingerprint:
+        answered = await lease_requests.read_lease_requests(conn, [request])
+    if any(each.fingerprint != request.fingerprint for each in answered.values()):
         raise request_id_reused()
-    return answered
+
+
+async def _repeat(conn: Connection, wishes: Sequence[Wish]) -> Grants:
+    """Return what is known of wishes that were granted something before."""
+    requests = [_request_of(wish) for wish in wishes]
+    answered = await lease_requests.read_lease_requests(conn, requests)
+    grants = Grants({}, set())
+    holders: dict[Token, int] = {}
+    for number, request in enumerate(requests):
+        known = answered.get(request.identity)
+        if known is None:
+            continue
+        if known.fingerprint != request.fingerprint:
+            grants.refused[number] = request_id_reused()
+            continue
+        grants.repeated.add(number)
+        holders |= dict.fromkeys(known.tokens, number)
+    if holders:
+        for job in await lease_requests.read_untouched_leases(conn, list(holders)):
+            grants.jobs.setdefault(holders[Token(job.id, job.lease_version)], []).append(job)
+    return grants
+
+
+def _request_of(wish: Wish) -> LeaseRequest:
+    if wish.request is None:
+        raise ValueError("the wish has no request_id")
+    return wish.request
 
 
 def request_id_reused() -> InvalidRequest:

@@ -15,13 +15,14 @@ connection and runs no task in the database.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from app.domain.calls import LeaseRequest
 from app.domain.errors import Unavailable
 from app.domain.job import LeasedJob
 from app.operations.context import Context
 from app.operations.lease import (
+    Grants,
     Wish,
     check_lease_request,
     give_back,
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 FALLBACK_SECONDS = 4.0
 # A poll of several queues that lost its jobs to rivals looks again at once, this many times.
 _CROWDED_ROUNDS = 5
+
+Verb = Callable[[Context, Sequence[Wish]], Awaitable[Grants]]
 
 
 class Polls:
@@ -212,38 +215,38 @@ class Polls:
             self._kick()
 
     async def _serve_all(self, claim: Claim) -> None:
-        plain = [poll for poll in claim.polls if poll.wish.request is None]
-        if plain:
-            await self._serve_together(claim, plain)
-        for poll in claim.polls:
-            if poll.wish.request is not None:
-                try:
-                    self._answer(claim, poll, await lease_jobs_once(self._context, poll.wish))
-                except Exception as error:  # noqa: BLE001 - a poll that is never answered would hang its client
-                    self._refuse(poll, error)
+        for verb, polls in (
+            (lease_jobs, [poll for poll in claim.polls if poll.wish.request is None]),
+            (lease_jobs_once, [poll for poll in claim.polls if poll.wish.request is not None]),
+        ):
+            if polls:
+                await self._serve_by(verb, claim, polls)
 
-    async def _serve_together(self, claim: Claim, polls: list[Poll]) -> None:
+    async def _serve_by(self, verb: Verb, claim: Claim, polls: Sequence[Poll]) -> None:
         try:
-            grants = await lease_jobs(self._context, [poll.wish for poll in polls])
-        except Exception as error:  # noqa: BLE001 - as in _serve_all
+            grants = await verb(self._context, [poll.wish for poll in polls])
+        except Exception as error:  # noqa: BLE001 - a poll that is never answered would hang its client
             for poll in polls:
                 self._refuse(poll, error)
             return
         for number, poll in enumerate(polls):
-            if number in grants.crowded and poll.crowded_count < _CROWDED_ROUNDS:
+            if number in grants.refused:
+                self._refuse(poll, grants.refused[number])
+            elif number in grants.crowded and poll.crowded_count < _CROWDED_ROUNDS:
                 # Rounds in which others of this claim were served are no sign of rivals.
                 poll.crowded_count = 0 if grants.jobs else poll.crowded_count + 1
                 self._line.arrive(poll)
             else:
-                self._answer(claim, poll, grants.jobs.get(number, []))
+                if number not in grants.repeated:
+                    claim.note(poll, len(grants.jobs.get(number, [])))
+                self._answer(poll, grants.jobs.get(number, []), is_repeat=number in grants.repeated)
 
-    def _answer(self, claim: Claim, poll: Poll, jobs: list[LeasedJob]) -> None:
-        claim.note(poll, len(jobs))
+    def _answer(self, poll: Poll, jobs: list[LeasedJob], *, is_repeat: bool) -> None:
         poll.crowded_count = 0
         if jobs and poll.is_gone and not poll.is_replaced:
             self._give_back(poll, jobs)
             self._resolve(poll, [])
-        elif jobs or poll.is_over or poll.wait_seconds <= 0 or self.is_draining:
+        elif jobs or is_repeat or poll.is_over or poll.wait_seconds <= 0 or self.is_draining:
             self._resolve(poll, jobs)
         else:
             self._park(poll)

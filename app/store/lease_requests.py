@@ -4,30 +4,35 @@ Only answers with jobs are stored, in the transaction that granted them; the row
 twins on different replicas.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.domain.calls import LeaseRequest
 from app.domain.job import LeasedJob, Token
-from app.store.arrays import plain, token_arrays
+from app.store.arrays import byte_strings, plain, texts, token_arrays
 from app.store.engine import Connection, fetch, sql
 from app.store.leases import leased_job
 
-READ_LEASE_REQUEST = sql("""
-SELECT fingerprint, job_ids, lease_versions
-FROM fencepost.lease_requests
-WHERE worker_id = :worker_id AND request_id = :request_id AND expires_at > now()
+READ_LEASE_REQUESTS = sql("""
+SELECT r.worker_id, r.request_id, r.fingerprint, r.job_ids, r.lease_versions
+FROM unnest(CAST(:worker_ids AS text[]), CAST(:request_ids AS text[])) AS i (worker_id, request_id)
+JOIN fencepost.lease_requests r USING (worker_id, request_id)
+WHERE r.expires_at > now()
 """)
 
 # A row whose time is over is taken anew; a live one, or a twin's that has just committed, is not.
-REMEMBER_LEASE_REQUEST = sql("""
+# Sorted, so that two calls that name the same requests do not wait for each other.
+REMEMBER_LEASE_REQUESTS = sql("""
 INSERT INTO fencepost.lease_requests AS r (
     worker_id, request_id, fingerprint, expires_at, job_ids, lease_versions
 )
-VALUES (
-    :worker_id, :request_id, :fingerprint, now() + make_interval(secs => :lease_seconds),
-    CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])
-)
+SELECT worker_id, request_id, fingerprint, now() + make_interval(secs => lease_seconds),
+       CAST(job_ids AS uuid[]), CAST(lease_versions AS bigint[])
+FROM unnest(
+    CAST(:worker_ids AS text[]), CAST(:request_ids AS text[]), CAST(:fingerprints AS bytea[]),
+    CAST(:lease_seconds AS double precision[]), CAST(:job_ids AS text[]), CAST(:lease_versions AS text[])
+) AS i (worker_id, request_id, fingerprint, lease_seconds, job_ids, lease_versions)
+ORDER BY worker_id, request_id
 ON CONFLICT (worker_id, request_id) DO UPDATE
 SET fingerprint = excluded.fingerprint, expires_at = excluded.expires_at,
     job_ids = excluded.job_ids, lease_versions = excluded.lease_versions
@@ -64,35 +69,49 @@ class AnsweredRequest:
     tokens: list[Token]
 
 
-async def read_lease_request(conn: Connection, request: LeaseRequest) -> AnsweredRequest | None:
-    """Return what was granted under the request_id; None when nothing live is stored."""
-    rows = await fetch(conn, READ_LEASE_REQUEST, _identity(request))
-    if not rows:
-        return None
-    tokens = [
-        Token(job_id, lease_version)
-        for job_id, lease_version in zip(rows[0].job_ids, rows[0].lease_versions, strict=True)
-    ]
-    return AnsweredRequest(bytes(rows[0].fingerprint), tokens)
-
-
-async def remember_lease_request(conn: Connection, request: LeaseRequest, jobs: Sequence[LeasedJob]) -> bool:
-    """Store what this transaction granted; False when a twin was first, and the grants must be undone.
-
-    Waits for a twin whose transaction is open.
-    """
-    parameters = _identity(request) | {
-        "fingerprint": request.fingerprint,
-        "lease_seconds": request.lease_seconds,
-        "job_ids": plain([job.id for job in jobs]),
-        "lease_versions": plain([job.lease_version for job in jobs]),
+async def read_lease_requests(
+    conn: Connection, requests: Sequence[LeaseRequest]
+) -> dict[tuple[str, str], AnsweredRequest]:
+    """Return what was granted under each request_id, by identity; nothing where none is live."""
+    rows = await fetch(conn, READ_LEASE_REQUESTS, _identities(requests))
+    return {
+        (row.worker_id, row.request_id): AnsweredRequest(
+            bytes(row.fingerprint), list(map(Token, row.job_ids, row.lease_versions))
+        )
+        for row in rows
     }
-    return bool(await fetch(conn, REMEMBER_LEASE_REQUEST, parameters))
+
+
+async def remember_lease_requests(
+    conn: Connection, answers: Mapping[LeaseRequest, Sequence[LeasedJob]]
+) -> int:
+    """Store what this transaction granted, and return for how many requests.
+
+    Too few: a twin was first, and all grants must be undone. Waits for a twin whose transaction is open.
+    """
+    requests = list(answers)
+    rows = await fetch(
+        conn,
+        REMEMBER_LEASE_REQUESTS,
+        _identities(requests)
+        | {
+            "fingerprints": byte_strings([request.fingerprint for request in requests]),
+            "lease_seconds": plain([request.lease_seconds for request in requests]),
+            "job_ids": texts([plain([job.id for job in jobs]) for jobs in answers.values()]),
+            "lease_versions": texts(
+                [plain([job.lease_version for job in jobs]) for jobs in answers.values()]
+            ),
+        },
+    )
+    return len(rows)
 
 
 async def forget_lease_request(conn: Connection, request: LeaseRequest) -> None:
     """Drop what is stored, because its grants are given back."""
-    await conn.execute(FORGET_LEASE_REQUEST, _identity(request))
+    await conn.execute(
+        FORGET_LEASE_REQUEST,
+        {"worker_id": request.worker_id, "request_id": request.request_id},
+    )
 
 
 async def read_untouched_leases(conn: Connection, tokens: Sequence[Token]) -> list[LeasedJob]:
@@ -111,5 +130,8 @@ async def delete_old_lease_requests(conn: Connection) -> int:
     return count
 
 
-def _identity(request: LeaseRequest) -> dict[str, object]:
-    return {"worker_id": request.worker_id, "request_id": request.request_id}
+def _identities(requests: Sequence[LeaseRequest]) -> dict[str, object]:
+    return {
+        "worker_ids": texts([request.worker_id for request in requests]),
+        "request_ids": texts([request.request_id for request in requests]),
+    }

@@ -18,6 +18,7 @@ from tests.support.factory import (
     fail,
     heartbeat,
     lease,
+    lease_once,
     leased,
     read,
     records,
@@ -171,9 +172,9 @@ async def test_a_grant_of_a_child_names_its_parent(context: Context) -> None:
 async def test_a_repeat_is_given_the_same_jobs_and_versions(context: Context) -> None:
     await submit(context, *[JobSpec(kind="test")] * 5)
     asked = wish(max_jobs=2, request_id="r")
-    first = await lease_jobs_once(context, asked)
+    first = await lease_once(context, asked)
     assert len(first) == 2
-    assert await lease_jobs_once(context, asked) == first
+    assert await lease_once(context, asked) == first
     assert await count_rows(context, "leases") == 2
 
 
@@ -182,49 +183,71 @@ async def test_a_repeat_is_given_what_is_still_untouched_and_never_anything_new(
 ) -> None:
     await submit(context, *[JobSpec(kind="test")] * 9)
     asked = wish(max_jobs=3, request_id="r")
-    one, two, three = await lease_jobs_once(context, asked)
+    one, two, three = await lease_once(context, asked)
     await heartbeat(context, Heartbeat(token_of(one)))
-    assert await lease_jobs_once(context, asked) == [two, three]
+    assert await lease_once(context, asked) == [two, three]
     await release(context, token_of(two))
-    assert await lease_jobs_once(context, asked) == [three]
+    assert await lease_once(context, asked) == [three]
     await fail(context, token_of(three))
-    assert await lease_jobs_once(context, asked) == []
+    assert await lease_once(context, asked) == []
     assert await count_rows(context, "ready") == 7
 
 
 async def test_the_same_request_id_with_another_body_is_refused(context: Context) -> None:
     await submit(context, *[JobSpec(kind="test")] * 5)
-    await lease_jobs_once(context, wish(max_jobs=1, request_id="r"))
+    await lease_once(context, wish(max_jobs=1, request_id="r"))
     with pytest.raises(InvalidRequest) as refused:
-        await lease_jobs_once(context, wish(max_jobs=2, request_id="r"))
+        await lease_once(context, wish(max_jobs=2, request_id="r"))
     assert refused.value.pointer == "/request_id"
     assert await count_rows(context, "leases") == 1
 
 
 async def test_the_same_request_id_of_another_worker_is_another_call(context: Context) -> None:
     await submit(context, *[JobSpec(kind="test")] * 2)
-    [one] = await lease_jobs_once(context, wish(worker_id="one", request_id="r"))
-    [other] = await lease_jobs_once(context, wish(worker_id="other", request_id="r"))
+    [one] = await lease_once(context, wish(worker_id="one", request_id="r"))
+    [other] = await lease_once(context, wish(worker_id="other", request_id="r"))
     assert one.id != other.id
+
+
+async def test_many_calls_with_request_ids_are_served_by_one_transaction_each_by_its_own(
+    context: Context,
+) -> None:
+    jobs = await submit(context, *[JobSpec(kind="test")] * 6)
+    known = wish(worker_id="known", request_id="r", max_jobs=2)
+    first = await lease_once(context, known)
+    reused = wish(worker_id="known", request_id="r", max_jobs=1)
+    gone = wish(worker_id="gone", request_id="r")
+    [released] = await lease_once(context, gone)
+    await release(context, token_of(released), delay_seconds=60)
+    new, several, last = (wish("default", "other", worker_id="w", request_id=name) for name in "abc")
+    grants = await lease_jobs_once(context, [new, known, several, gone])
+    assert grants.jobs[1] == first
+    assert [grants.jobs[number][0].id for number in (0, 2)] == [jobs[3].id, jobs[4].id]
+    assert (grants.repeated, grants.refused) == ({1, 3}, {})
+    grants = await lease_jobs_once(context, [several, reused, last])
+    assert [grants.jobs[number][0].id for number in (0, 2)] == [jobs[4].id, jobs[5].id]
+    assert list(grants.refused) == [1]
+    assert await count_rows(context, "leases") == 5
+    await assert_healthy(context)
 
 
 async def test_an_empty_answer_is_not_remembered(context: Context) -> None:
     asked = wish(request_id="r")
-    assert await lease_jobs_once(context, asked) == []
+    assert await lease_once(context, asked) == []
     [job] = await submit(context)
-    assert [granted.id for granted in await lease_jobs_once(context, asked)] == [job.id]
+    assert [granted.id for granted in await lease_once(context, asked)] == [job.id]
 
 
 async def test_a_request_id_is_kept_for_the_length_of_the_lease_and_free_afterwards(context: Context) -> None:
     [job] = await submit(context)
     asked = wish(request_id="r", lease_seconds=10.0)
-    [first] = await lease_jobs_once(context, asked)
+    [first] = await lease_once(context, asked)
     await elapse(context, 11)
     await expire_leases(context)
-    [second] = await lease_jobs_once(context, asked)
+    [second] = await lease_once(context, asked)
     assert second.id == first.id == job.id
     assert second.lease_version == 2
-    assert await lease_jobs_once(context, asked) == [second]
+    assert await lease_once(context, asked) == [second]
 
 
 async def test_what_a_client_that_left_was_granted_is_given_back_with_its_attempt(
@@ -233,7 +256,7 @@ async def test_what_a_client_that_left_was_granted_is_given_back_with_its_attemp
     [job] = await submit(context)
     signals.ready.clear()
     asked = wish(request_id="r")
-    granted = await lease_jobs_once(context, asked)
+    granted = await lease_once(context, asked)
     await give_back(context, asked, granted)
     after = await read(context, job.id)
     assert (after.state, after.attempt, after.lease_version) == (JobState.READY, 0, 1)
@@ -241,7 +264,7 @@ async def test_what_a_client_that_left_was_granted_is_given_back_with_its_attemp
     assert [record.outcome for record in await records(context, job.id)] == ["released"]
     assert signals.ready == {"default": 1}
     # A repeat leases anew: what was remembered is gone with the grant.
-    [again] = await lease_jobs_once(context, asked)
+    [again] = await lease_once(context, asked)
     assert again.lease_version == 2
 
 

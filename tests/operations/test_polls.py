@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
 import pytest
+from sqlalchemy import ClauseElement
 
 import app.operations.polls
 from app.domain.errors import InvalidRequest, Unavailable
@@ -13,7 +14,10 @@ from app.operations.context import Context
 from app.operations.lease import Grants, Wish, lease_jobs
 from app.operations.line import MAX_JOBS_A_CLAIM, MAX_POLLS_A_CLAIM
 from app.operations.polls import Polls
-from app.store.engine import Database
+from app.store.backlogs import READ_READY_QUEUES
+from app.store.engine import Connection, Database, Rows
+from app.store.lease_requests import READ_LEASE_REQUESTS, REMEMBER_LEASE_REQUESTS
+from app.store.leases import LEASE_JOBS
 from tests.support.factory import assert_healthy, complete, read, records, submit, token_of, wish
 from tests.support.signals import RecordedSignals
 from tests.support.waiting import turns, until
@@ -108,6 +112,22 @@ async def parked(polls: Polls, *asked: Wish, claim_count: int = 0) -> list[Call]
     calls = [Call(polls, each) for each in asked]
     await until(lambda: len(parked_polls(polls)) == before + len(calls) and len(polls._claims) == claim_count)
     return calls
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every statement that is run."""
+    run: list[object] = []
+    execute = Connection.execute
+
+    async def note(
+        conn: Connection, statement: ClauseElement, parameters: Mapping[str, object] | None = None
+    ) -> Rows:
+        run.append(statement)
+        return await execute(conn, statement, parameters)
+
+    monkeypatch.setattr(Connection, "execute", note)
+    return run
 
 
 def parked_polls(polls: Polls) -> set[object]:
@@ -424,13 +444,62 @@ async def test_shutdown_during_a_claim_still_hands_over_what_was_granted(
     assert [[each.id for each in jobs] for jobs in granted] == [[job.id], []]
 
 
-async def test_the_fallback_finds_work_that_no_wake_up_told_of(polls: Polls, context: Context) -> None:
-    [call] = await parked(polls, wish())
+async def test_the_fallback_finds_work_that_no_wake_up_told_of(
+    polls: Polls, context: Context, claims: Claims
+) -> None:
+    [call, other] = await parked(polls, wish(), wish("other"))
+    claims.wishes.clear()
     await submit(Context(context.database, context.retention, RecordedSignals()))
     await settled(polls)
     assert not call.is_done
     assert 0 < await polls.fallback() <= 5
     assert len(await call.answer()) == 1
+    await settled(polls)
+    # Where there is no work, nothing is claimed.
+    assert [each.queues for wishes in claims.wishes for each in wishes] == [("default",)]
+    assert not other.is_done
+
+
+async def test_a_thousand_parked_polls_cost_one_statement_a_look(
+    polls: Polls, claims: Claims, statements: list[object]
+) -> None:
+    await parked(polls, *[wish(f"q{number % 500}", worker_id=f"w{number}") for number in range(1000)])
+    claims.wishes.clear()
+    statements.clear()
+    await polls.fallback()
+    await settled(polls)
+    assert (statements, claims.wishes) == ([READ_READY_QUEUES], [])
+
+
+async def test_a_burst_of_a_thousand_is_spread_over_as_many_polls_by_two_claims(
+    polls: Polls, context: Context, claims: Claims
+) -> None:
+    calls = await parked(polls, *[wish(worker_id=f"w{number}") for number in range(1000)])
+    claims.wishes.clear()
+    await submit(context, *[JobSpec(kind="test")] * 1000)
+    granted = [await call.answer() for call in calls]
+    assert len({job.id for jobs in granted for job in jobs}) == 1000
+    await settled(polls)
+    assert [len(wishes) for wishes in claims.wishes] == [MAX_POLLS_A_CLAIM, 1000 - MAX_POLLS_A_CLAIM]
+
+
+async def test_calls_with_request_ids_that_arrive_together_share_a_transaction(
+    polls: Polls, context: Context, statements: list[object]
+) -> None:
+    await submit(context, *[JobSpec(kind="test")] * 20)
+    statements.clear()
+    calls = [Call(polls, wish(worker_id=f"w{number}", request_id="r")) for number in range(20)]
+    granted = [await call.answer() for call in calls]
+    assert len({jobs[0].id for jobs in granted}) == 20
+    assert statements == [READ_LEASE_REQUESTS, LEASE_JOBS, REMEMBER_LEASE_REQUESTS]
+
+
+async def test_a_repeat_of_which_nothing_is_left_is_answered_at_once(polls: Polls, context: Context) -> None:
+    await submit(context)
+    [granted] = await Call(polls, wish(request_id="r")).answer()
+    await complete(context, token_of(granted))
+    await submit(context)
+    assert await Call(polls, wish(request_id="r")).answer() == []
 
 
 async def test_a_new_call_hears_of_a_database_in_trouble_and_a_parked_one_outlasts_it(

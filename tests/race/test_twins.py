@@ -9,7 +9,7 @@ from app.operations.lease import lease_jobs_once
 from app.operations.submit import submit_batch, submit_jobs
 from app.store import lease_requests, leases, submissions
 from app.store.leases import Demand
-from tests.support.factory import accepted, assert_healthy, count_rows, keyed, submit, wish
+from tests.support.factory import accepted, assert_healthy, count_rows, keyed, lease_once, submit, wish
 from tests.support.rivals import rival, until_waiting
 
 SPEC = keyed(JobSpec(kind="test"), "k")
@@ -92,8 +92,8 @@ async def test_a_twin_of_a_lease_call_gives_its_own_grants_up_and_repeats_the_fi
     async with context.database.begin() as conn:
         granted = await leases.lease_jobs(conn, [Demand(0, "default", 1, 2, "worker", 60.0)])
         first = [job for _, job in granted]
-        assert await lease_requests.remember_lease_request(conn, asked.request, first)
-        twin = await rival(context.database, lease_jobs_once(context, asked))
+        assert await lease_requests.remember_lease_requests(conn, {asked.request: first})
+        twin = await rival(context.database, lease_once(context, asked))
     assert await twin == first
     assert await count_rows(context, "leases") == 2
     assert await count_rows(context, "ready") == 2
@@ -106,16 +106,44 @@ async def test_a_twin_of_a_lease_call_that_is_undone_keeps_its_own_grants(contex
     assert asked.request is not None
     async with context.database.begin() as conn:
         granted = await leases.lease_jobs(conn, [Demand(0, "default", 1, 1, "worker", 60.0)])
-        await lease_requests.remember_lease_request(conn, asked.request, [job for _, job in granted])
-        twin = await rival(context.database, lease_jobs_once(context, asked))
+        await lease_requests.remember_lease_requests(conn, {asked.request: [job for _, job in granted]})
+        twin = await rival(context.database, lease_once(context, asked))
         await conn.run(b"ROLLBACK")
     assert [job.id for job in await twin] == [jobs[1].id]
     assert await count_rows(context, "leases") == 1
 
 
+async def test_a_twin_among_many_lease_calls_takes_nothing_from_the_others(context: Context) -> None:
+    jobs = await submit(context, *[JobSpec(kind="test")] * 4)
+    twin, *others = (wish(worker_id=f"w{number}", request_id="r") for number in range(3))
+    assert twin.request is not None
+    async with context.database.begin() as conn:
+        granted = await leases.lease_jobs(conn, [Demand(0, "default", 1, 1, "w0", 60.0)])
+        first = [job for _, job in granted]
+        assert await lease_requests.remember_lease_requests(conn, {twin.request: first})
+        call = await rival(context.database, lease_jobs_once(context, [*others, twin]))
+    grants = await call
+    assert grants.jobs[2] == first
+    assert [grants.jobs[number][0].id for number in (0, 1)] == [jobs[1].id, jobs[2].id]
+    assert await count_rows(context, "ready") == 1
+    await assert_healthy(context)
+
+
+async def test_calls_that_name_the_same_request_ids_in_opposite_order_do_not_deadlock(
+    context: Context,
+) -> None:
+    await submit(context, *[JobSpec(kind="test")] * 40)
+    asked = [wish(worker_id=f"w{number}", request_id="r") for number in range(10)]
+    forth, back = await asyncio.gather(
+        lease_jobs_once(context, asked), lease_jobs_once(context, list(reversed(asked)))
+    )
+    assert [forth.jobs[number] for number in range(10)] == [back.jobs[9 - number] for number in range(10)]
+    assert await count_rows(context, "leases") == 10
+
+
 async def test_many_twins_of_a_lease_call_are_given_the_same_leases(context: Context) -> None:
     await submit(context, *[JobSpec(kind="test")] * 10)
-    answers = await asyncio.gather(*[lease_jobs_once(context, wish(request_id="r")) for _ in range(8)])
+    answers = await asyncio.gather(*[lease_once(context, wish(request_id="r")) for _ in range(8)])
     assert {job.id for jobs in answers for job in jobs} == {answers[0][0].id}
     assert await count_rows(context, "leases") == 1
     await assert_healthy(context)

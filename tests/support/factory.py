@@ -20,7 +20,7 @@ from app.domain.machine import Ending
 from app.operations import manage
 from app.operations.context import Context
 from app.operations.heartbeat import heartbeat_leases
-from app.operations.lease import Wish, lease_jobs
+from app.operations.lease import Wish, lease_jobs, lease_jobs_once
 from app.operations.settle import Closing, Completing, Settled, complete_leases, end_leases
 from app.operations.submit import Submitted, submit_jobs
 from app.operations.upkeep import examine
@@ -58,6 +58,14 @@ def wish(
         members = {"queues": sorted(names), "max_jobs": max_jobs, "lease_seconds": lease_seconds}
         request = LeaseRequest(worker_id, request_id, fingerprint("lease", members, opaque={}), lease_seconds)
     return Wish(worker_id, names, max_jobs, lease_seconds, request)
+
+
+async def lease_once(context: Context, asked: Wish) -> list[LeasedJob]:
+    """Lease by one poll with a request_id; raise its refusal."""
+    grants = await lease_jobs_once(context, [asked])
+    if grants.refused:
+        raise grants.refused[0]
+    return grants.jobs.get(0, [])
 
 
 async def lease(
