@@ -17,7 +17,13 @@ def running(program: str, server_url: str, name: str, *options: str) -> Iterator
     """Start ``program`` on a new database called ``name``; it is ended by its id."""
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
-    database_url = server_url.replace("/postgres?", f"/{name}?")
+    with running_on(program, server_url.replace("/postgres?", f"/{name}?"), *options) as target:
+        yield target
+
+
+@contextmanager
+def running_on(program: str, database_url: str, *options: str) -> Iterator[Target]:
+    """Start ``program`` on a database; it is ended by its id."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 from app.domain.calls import JobFilter
 from app.domain.job import JobState
 from app.domain.retention import Retention
-from app.store import clocks, endings, leases, listings, reads, schedule, submissions
+from app.store import backlogs, clocks, endings, leases, listings, reads, schedule, submissions
 from app.store.engine import Connection, Database
 from app.store.reads import created_at_of
 from tests.support.plans import explain, explain_prepared, prepare
@@ -119,6 +119,12 @@ async def test_leasing_reads_the_head_of_each_queue(full: Connection) -> None:
 async def test_leasing_from_an_empty_queue_reads_nothing(full: Connection) -> None:
     plan = await explain(full, leases.LEASE_JOBS, lease_parameters(["nothing_here"], 50))
     plan.assert_index_ranges(max_rows=0)
+
+
+async def test_asking_which_queues_have_work_reads_one_job_of_each(full: Connection) -> None:
+    queues = [*(f"queue{number}" for number in range(4)), *(f"nothing{number}" for number in range(100))]
+    plan = await explain(full, backlogs.READ_READY_QUEUES, {"queues": queues})
+    plan.assert_index_ranges(max_rows=4)
 
 
 async def test_sharing_queues_reads_their_heads(full: Connection) -> None:
