@@ -82,10 +82,10 @@ class Polls:
         # A call that does not wait is answered by the claim under way; nobody needs to watch for it.
         watcher = asyncio.ensure_future(disconnected()) if wait_seconds > 0 else None
         try:
-            first = (poll.answer,) if watcher is None else (poll.answer, watcher)
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            if watcher is not None and watcher.done():
-                self._desert(poll)
+            if watcher is not None:
+                await asyncio.wait((poll.answer, watcher), return_when=asyncio.FIRST_COMPLETED)
+                if watcher.done():
+                    self._desert(poll)
             return await asyncio.shield(poll.answer)
         except asyncio.CancelledError:
             self._desert(poll)
