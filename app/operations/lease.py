@@ -4,7 +4,7 @@ One claim serves many polls. What a poll is granted is committed before it is to
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.domain.calls import LeaseRequest
 from app.domain.errors import InvalidRequest, RolledBack, Unavailable
@@ -54,32 +54,37 @@ async def lease_jobs(context: Context, wishes: Sequence[Wish]) -> Grants:
     beginning = context.heads.begin(_queues_of(wishes))
     grants = await _claim(context, wishes, beginning)
     # Where a head hid what is there, or nothing is: one look from the top tells.
-    unserved = [
-        number
+    wanting = {
+        number: count
         for number, wish in enumerate(wishes)
-        if number not in grants.jobs and any(queue in beginning.heads for queue in wish.queues)
-    ]
-    if unserved:
-        await _claim_from_top(context, wishes, unserved, grants)
+        if (count := wish.max_jobs - len(grants.jobs.get(number, ()))) > 0
+        and any(queue in beginning.heads for queue in wish.queues)
+    }
+    if wanting:
+        await _claim_from_top(context, wishes, wanting, grants)
     return grants
 
 
 async def _claim_from_top(
-    context: Context, wishes: Sequence[Wish], numbers: Sequence[int], grants: Grants
+    context: Context, wishes: Sequence[Wish], wanting: Mapping[int, int], grants: Grants
 ) -> None:
-    """Claim once more for some of the wishes; what was granted before stays granted, whatever comes."""
-    again = [wishes[number] for number in numbers]
+    """Claim so many jobs more for some of the wishes; what was granted before stays granted, whatever comes."""
+    numbers = list(wanting)
+    again = [replace(wishes[number], max_jobs=count) for number, count in wanting.items()]
     beginning = context.heads.begin(_queues_of(again), at_top=True)
     try:
         more = await _claim(context, again, beginning)
     except (Unavailable, RolledBack):
         if not grants.jobs:
             raise
-        grants.crowded.update(numbers)
-    else:
-        grants.jobs.update({numbers[index]: jobs for index, jobs in more.jobs.items()})
-        grants.crowded.difference_update(numbers)
-        grants.crowded.update(numbers[index] for index in more.crowded)
+        grants.crowded.update(number for number in numbers if number not in grants.jobs)
+        return
+    for index, number in enumerate(numbers):
+        if index in more.jobs:
+            grants.jobs[number] = sorted([*grants.jobs.get(number, ()), *more.jobs[index]], key=_order)
+        grants.crowded.discard(number)
+        if index in more.crowded and number not in grants.jobs:
+            grants.crowded.add(number)
 
 
 def _queues_of(wishes: Sequence[Wish]) -> set[str]:

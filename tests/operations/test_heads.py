@@ -139,9 +139,17 @@ async def test_a_job_of_another_replica_before_the_head_is_found_at_last(
     context, other = lasting(context), context
     await with_head(context, left=1)
     early = datetime.now(UTC) - timedelta(days=1)
-    await submit(other, JobSpec(kind="early", run_at=early))
+    await submit(other, *[JobSpec(kind="early", run_at=early)] * 2)
     assert [job.kind for job in await lease(context)] == ["old"]
     assert [job.kind for job in await lease(context)] == ["early"]
+
+
+async def test_a_poll_is_filled_from_before_the_head_too(context: Context) -> None:
+    context, other = lasting(context), context
+    await with_head(context, left=1)
+    early = datetime.now(UTC) - timedelta(days=1)
+    await submit(other, *[JobSpec(kind="early", run_at=early)] * 2)
+    assert [job.kind for job in await lease(context, max_jobs=9)] == ["early", "early", "old"]
 
 
 async def test_a_released_job_is_at_the_front_again(context: Context) -> None:
