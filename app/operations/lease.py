@@ -68,7 +68,7 @@ async def lease_jobs(context: Context, wishes: Sequence[Wish]) -> Grants:
 async def _claim_from_top(
     context: Context, wishes: Sequence[Wish], wanting: Mapping[int, int], grants: Grants
 ) -> None:
-    """Claim so many jobs more for some of the wishes; what was granted before stays granted, whatever comes."""
+    """Claim so many jobs more for some of the wishes; what was granted before stays granted."""
     numbers = list(wanting)
     again = [replace(wishes[number], max_jobs=count) for number, count in wanting.items()]
     beginning = context.heads.begin(_queues_of(again), at_top=True)
