@@ -37,9 +37,6 @@ _POSTGRES_BIN = "/usr/lib/postgresql/15/bin"
 @click.option("--rows", default=1_000_000, show_default=True, help="Rows of a backlog.")
 @click.option("--paced-seconds", default=5, show_default=True, help="Seconds at each fixed rate.")
 @click.option("--processes", default=1, show_default=True, help="Server processes of Fencepost.")
-@click.option(
-    "--combined", is_flag=True, help="Fencepost's worker settles jobs in the call that leases more."
-)
 @click.option("--database-url", help="A PostgreSQL to use, as superuser; by default a new one is started.")
 @click.option("--postgres-bin", default=_POSTGRES_BIN, show_default=True, type=click.Path(path_type=Path))
 @click.option(
@@ -66,7 +63,6 @@ def main(
     rows: int,
     paced_seconds: int,
     processes: int,
-    combined: bool,
     database_url: str | None,
     postgres_bin: Path,
     home: Path,
@@ -98,10 +94,9 @@ def main(
             sizes=Sizes(jobs=jobs, rows=rows, paced_seconds=paced_seconds),
             log=log,
             processes=processes,
-            conf={"combined": combined},
         )
         present = [system for system in chosen if _prepare(stage, servers, system)]
-        options = {"processes": processes, "combined": combined, "jobs": jobs, "rows": rows, "rounds": rounds}
+        options = {"processes": processes, "jobs": jobs, "rows": rows, "rounds": rounds}
         writer.environment(_environment(databases, installs, present, options))
         run_rounds(
             stage,

@@ -61,7 +61,7 @@ class Drain:
 class Stage:
     """What all measurements share: servers, installed systems, the log, and how much is measured.
 
-    `conf` goes on top of the settings of Fencepost's entries; `processes` are its server processes.
+    `processes` are the server processes of Fencepost.
     """
 
     def __init__(
@@ -73,7 +73,6 @@ class Stage:
         sizes: Sizes,
         log: IO[str],
         processes: int,
-        conf: Mapping[str, Any],
     ) -> None:
         self.databases = databases
         self.sizes = sizes
@@ -81,7 +80,6 @@ class Stage:
         self._installs = installs
         self._log = log
         self._processes = processes
-        self._conf = conf
 
     def prepare(self, system: System) -> None:
         """Make the template that every database of the system is copied from."""
@@ -123,12 +121,11 @@ class Stage:
     def _target(
         self, system: System, url: str, database: str | None = None, service: Service | None = None
     ) -> Target:
-        conf = {**system.conf, **(self._conf if system.is_service else {})}
-        pickup_conf = {**conf, **(system.pickup_conf or {})}
+        pickup_conf = {**system.conf, **(system.pickup_conf or {})}
         return Target(
             system=system,
             url=url,
-            conf=conf,
+            conf=system.conf,
             pickup_conf=pickup_conf,
             paced_conf={**pickup_conf, **(system.paced_conf or {})},
             database=database,

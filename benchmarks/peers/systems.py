@@ -104,11 +104,11 @@ _ALL: tuple[System, ...] = (
         schema="fencepost",
         unfinished=_FENCEPOST_UNFINISHED,
         keeps_finished=True,
-        conf={"connections": 4, "max_jobs": 1000},
+        conf={"connections": 4, "max_jobs": 1000, "combined": True},
         pickup_conf={"connections": 4, "max_jobs": 10},
-        paced_conf={"connections": 2, "max_jobs": 1000},
-        settings="HTTP on loopback; worker: 4 connections, 1,000 jobs a lease call; latency: 4 parked polls "
-        "of 10 jobs, at a fixed rate 2 of 1,000",
+        paced_conf={"connections": 2, "max_jobs": 1000, "combined": True},
+        settings="HTTP on loopback; worker: 4 connections, a call completes up to 1,000 jobs and leases the "
+        "next ones; latency: 4 parked polls of 10 jobs, at a fixed rate 2 of 1,000",
     ),
     System(
         name="fencepost-single",
@@ -119,8 +119,20 @@ _ALL: tuple[System, ...] = (
         unfinished=_FENCEPOST_UNFINISHED,
         keeps_finished=True,
         drain_only=True,
+        conf={"connections": 16, "max_jobs": 1, "combined": True},
+        settings="HTTP on loopback; worker: 16 connections, each call completes one job and leases the next",
+    ),
+    System(
+        name="fencepost-two-calls",
+        runtime="checkout",
+        package="fencepost",
+        adapter="fencepost_queue",
+        schema="fencepost",
+        unfinished=_FENCEPOST_UNFINISHED,
+        keeps_finished=True,
+        drain_only=True,
         conf={"connections": 16, "max_jobs": 1},
-        settings="HTTP on loopback; worker: 16 connections, one job a lease call and one a complete call",
+        settings="HTTP on loopback; worker: 16 connections, one lease call and one complete call a job",
     ),
     System(
         name="graphile-worker",
@@ -312,6 +324,7 @@ SYSTEMS: Mapping[str, System] = {system.name: system for system in _ALL}
 SHORT = (
     "fencepost",
     "fencepost-single",
+    "fencepost-two-calls",
     "graphile-worker",
     "graphile-worker-default",
     "pg-boss",

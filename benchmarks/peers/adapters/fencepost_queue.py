@@ -64,9 +64,9 @@ class FencepostQueue(shell.Queue):
         self._workers = [await Connection.open(shell.URL) for _ in range(shell.CONF["connections"])]
 
     async def work(self) -> None:
-        settle_and_lease = _combined if shell.CONF.get("combined") else _apart
-        if shell.CONF["max_jobs"] == 1:
-            settle_and_lease = _one_by_one
+        settle_and_lease = _one_by_one if shell.CONF["max_jobs"] == 1 else _apart
+        if shell.CONF.get("combined"):
+            settle_and_lease = _combined
         await asyncio.gather(*(self._loop(each, settle_and_lease) for each in self._workers))
 
     async def _loop(self, connection: Connection, settle_and_lease: Any) -> None:
