@@ -137,7 +137,5 @@ def _list_needs_a_look(text: str, member: str) -> bool:
         return json_tree.needs_a_look(text)
     whole_list = bytes(found).decode()
     before, _, after = text.partition(whole_list)
-    items = _RAW_ITEMS.decode(whole_list) or ()
-    return json_tree.needs_a_look(f"{before}[]{after}") or any(
-        json_tree.needs_a_look(bytes(item).decode()) for item in items
-    )
+    items = [str(item, "utf-8") for item in _RAW_ITEMS.decode(whole_list) or ()]
+    return json_tree.needs_a_look(f"{before}[]{after}") or json_tree.items_need_a_look(whole_list, items)

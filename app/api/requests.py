@@ -13,7 +13,7 @@ from app.domain.calls import Completion, Heartbeat, LeaseRequest
 from app.domain.errors import InvalidRequest, TooLarge
 from app.domain.failure import dropped_details, error_text
 from app.domain.idempotency import complete_fingerprint, fingerprint, submit_fingerprint
-from app.domain.job import Backoff, BackoffType, JobSpec, Outcome, Parent, Token
+from app.domain.job import DEFAULT_BACKOFF, Backoff, BackoffType, JobSpec, Outcome, Parent, Token
 from app.domain.machine import Ending
 from app.operations.lease import Wish
 from app.operations.settle import Closing, Completing
@@ -85,12 +85,11 @@ def job_spec(
 
 
 _DEFAULT_BACKOFF_REQUEST = schemas.BackoffRequest()
-_DEFAULT_BACKOFF = Backoff()
 
 
 def _backoff(body: schemas.BackoffRequest) -> Backoff:
     if body == _DEFAULT_BACKOFF_REQUEST:
-        return _DEFAULT_BACKOFF
+        return DEFAULT_BACKOFF
     return Backoff(BackoffType(body.type), body.base_seconds, body.factor, body.max_seconds, body.jitter)
 
 

@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw, UnsetType
 from app.api import answers
 from app.domain.calls import RenewedLease
 from app.domain.errors import FencepostError, LeaseLost
-from app.domain.job import Attempt, HeldLease, Job, Lease, LeasedJob, Parent, Token
+from app.domain.job import DEFAULT_BACKOFF, Attempt, Backoff, HeldLease, Job, Lease, LeasedJob, Parent, Token
 from app.operations.settle import Settled
 
 _NULL = Raw(b"null")
@@ -36,13 +36,7 @@ def job_view(job: Job, *, include: Collection[str] = ALL) -> answers.JobView:
         finished_at=job.finished_at,
         attempt=job.attempt,
         max_attempts=job.max_attempts,
-        backoff=answers.BackoffView(
-            job.backoff.type.value,
-            job.backoff.base_seconds,
-            job.backoff.factor,
-            job.backoff.max_seconds,
-            job.backoff.jitter,
-        ),
+        backoff=_DEFAULT_BACKOFF if job.backoff is DEFAULT_BACKOFF else _backoff_view(job.backoff),
         max_runtime_seconds=job.max_runtime_seconds,
         progress_timeout_seconds=job.progress_timeout_seconds,
         lease_version=job.lease_version,
@@ -53,6 +47,15 @@ def job_view(job: Job, *, include: Collection[str] = ALL) -> answers.JobView:
         parent=_parent_view(job.parent),
         idempotency_key=job.idempotency_key,
     )
+
+
+def _backoff_view(backoff: Backoff) -> answers.BackoffView:
+    return answers.BackoffView(
+        backoff.type.value, backoff.base_seconds, backoff.factor, backoff.max_seconds, backoff.jitter
+    )
+
+
+_DEFAULT_BACKOFF = _backoff_view(DEFAULT_BACKOFF)
 
 
 def _lease_view(lease: Lease) -> answers.LeaseView:

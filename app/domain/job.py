@@ -60,6 +60,10 @@ class Backoff(msgspec.Struct, frozen=True):
     jitter: float = 0.1
 
 
+# The contract's; one object, so that the many jobs that have it are told by identity.
+DEFAULT_BACKOFF = Backoff()
+
+
 class Parent(msgspec.Struct, frozen=True):
     """The lease under which a job was created; both members together are the fence."""
 
@@ -81,7 +85,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     run_at: datetime | None = None
     delay_seconds: float | None = None
     max_attempts: int = 10
-    backoff: Backoff = Backoff()
+    backoff: Backoff = DEFAULT_BACKOFF
     max_runtime_seconds: float | None = None
     progress_timeout_seconds: float | None = None
     metadata: dict[str, str] = {}

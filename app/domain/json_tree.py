@@ -11,7 +11,7 @@ gives fingerprints their canonical form.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -52,10 +52,38 @@ def needs_a_look(text: str) -> bool:
     False is certain: no surrogate escape, at most MAX_DEPTH brackets, no member name twice anywhere
     and none written with escapes.
     """
-    if text.count("[") + text.count("{") > MAX_DEPTH or _SURROGATE_ESCAPE.search(text):
+    if _bracket_count(text) > MAX_DEPTH or _SURROGATE_ESCAPE.search(text):
         return True
     names = [string for string, colon in _NAME.findall(text) if colon]
     return len(set(names)) != len(names) or any("\\" in name for name in names)
+
+
+def items_need_a_look(whole_list: str, items: Sequence[str]) -> bool:
+    """Do as ``needs_a_look`` for each of ``items``, of which ``whole_list`` is the text.
+
+    Most lists have items with the same members in the same order, and one look tells: where each item begins
+    with the first name, that name stands only at the beginning of a round of names, and there are as many
+    rounds as items, each item has each name once.
+    """
+    if not items:
+        return False
+    names = [string for string, colon in _NAME.findall(whole_list) if colon]
+    count = len(names) // len(items)
+    one_round = names[:count]
+    is_regular = (
+        count > 0
+        and names == one_round * len(items)
+        and len(set(one_round)) == count
+        and not any("\\" in name for name in one_round)
+        and all(map(("{" + one_round[0]).__eq__, [item[: len(one_round[0]) + 1] for item in items]))
+        and max(map(_bracket_count, items)) <= MAX_DEPTH
+        and not _SURROGATE_ESCAPE.search(whole_list)
+    )
+    return not is_regular and any(map(needs_a_look, items))
+
+
+def _bracket_count(text: str) -> int:
+    return text.count("[") + text.count("{")
 
 
 _read = json.JSONDecoder(

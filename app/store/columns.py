@@ -2,9 +2,7 @@
 
 import msgspec
 
-from app.domain.job import Backoff, Parent
-
-_DEFAULT_BACKOFF = Backoff()
+from app.domain.job import DEFAULT_BACKOFF, Backoff, Parent
 
 
 def metadata_text(metadata: dict[str, str]) -> str | None:
@@ -14,11 +12,11 @@ def metadata_text(metadata: dict[str, str]) -> str | None:
 
 def backoff_text(backoff: Backoff) -> str | None:
     """Return JSON text, None for the contract's default policy."""
-    return None if backoff == _DEFAULT_BACKOFF else msgspec.json.encode(backoff).decode()
+    return None if backoff == DEFAULT_BACKOFF else msgspec.json.encode(backoff).decode()
 
 
 def backoff_of(text: str | None) -> Backoff:
-    return Backoff() if text is None else msgspec.json.decode(text, type=Backoff)
+    return DEFAULT_BACKOFF if text is None else msgspec.json.decode(text, type=Backoff)
 
 
 def parent_of(job_id: str | None, lease_version: int | None) -> Parent | None:

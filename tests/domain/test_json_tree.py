@@ -276,3 +276,28 @@ def _all_text(tree: Any) -> str:
     if isinstance(tree, list):
         return "".join(map(_all_text, tree))
     return tree if isinstance(tree, str) else ""
+
+
+# Members that recur, and texts that look like members.
+_MEMBERS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c", r"\u0061"]),
+        st.sampled_from(["1", '"x"', '{"b":2}', r'"\"a\":"', "[{}]"]),
+    ),
+    max_size=4,
+)
+_ITEM_TEXTS = _MEMBERS.map(
+    lambda members: "{" + ",".join(f'"{name}":{value}' for name, value in members) + "}"
+)
+
+
+@given(one=_ITEM_TEXTS, count=st.integers(0, 3), others=st.lists(_ITEM_TEXTS, max_size=3))
+def test_a_list_needs_a_look_when_one_of_its_items_does(one: str, count: int, others: list[str]) -> None:
+    items = [one] * count + others
+    expected = any(json_tree.needs_a_look(item) for item in items)
+    assert json_tree.items_need_a_look("[" + ",".join(items) + "]", items) is expected
+
+
+def test_a_doubled_name_is_found_where_another_item_lacks_it() -> None:
+    items = ['{"a":1,"b":2,"a":3}', '{"b":4}']
+    assert json_tree.items_need_a_look("[" + ",".join(items) + "]", items)
