@@ -54,8 +54,21 @@ def needs_a_look(text: str) -> bool:
     """
     if _bracket_count(text) > MAX_DEPTH or _SURROGATE_ESCAPE.search(text):
         return True
-    names = [string for string, colon in _NAME.findall(text) if colon]
+    names = _names(text)
     return len(set(names)) != len(names) or any("\\" in name for name in names)
+
+
+def _names(text: str) -> list[str]:
+    """Return the member names of well-formed JSON as they are written, without their quotes."""
+    if "\\" in text:
+        return [string[1:-1] for string, colon in _NAME.findall(text) if colon]
+    # Without escapes every other piece between quotes is a string; half the time of the expression.
+    pieces = text.split('"')
+    return [
+        string
+        for string, after in zip(pieces[1::2], pieces[2::2], strict=True)
+        if after[:1] == ":" or after.lstrip()[:1] == ":"
+    ]
 
 
 def items_need_a_look(whole_list: str, items: Sequence[str]) -> bool:
@@ -67,7 +80,7 @@ def items_need_a_look(whole_list: str, items: Sequence[str]) -> bool:
     """
     if not items:
         return False
-    names = [string for string, colon in _NAME.findall(whole_list) if colon]
+    names = _names(whole_list)
     count = len(names) // len(items)
     one_round = names[:count]
     is_regular = (
@@ -75,8 +88,8 @@ def items_need_a_look(whole_list: str, items: Sequence[str]) -> bool:
         and names == one_round * len(items)
         and len(set(one_round)) == count
         and not any("\\" in name for name in one_round)
-        and all(map(("{" + one_round[0]).__eq__, [item[: len(one_round[0]) + 1] for item in items]))
-        and max(map(_bracket_count, items)) <= MAX_DEPTH
+        and all(item.startswith(f'{{"{one_round[0]}"') for item in items)
+        and (_bracket_count(whole_list) <= len(items) + 1 or max(map(_bracket_count, items)) <= MAX_DEPTH)
         and not _SURROGATE_ESCAPE.search(whole_list)
     )
     return not is_regular and any(map(needs_a_look, items))
