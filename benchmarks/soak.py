@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,13 +90,15 @@ async def read_window(footprint: Footprint, log: Log, *, seconds: float) -> Wind
 
 
 @contextmanager
-def running_service(folder: Path, *, processes: int) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def running_service(
+    folder: Path, *, processes: int, variables: Mapping[str, str]
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Start ``fencepost serve``; give its process and port; end it in order, by its id."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FENCEPOST_")}
-    environ |= {"FENCEPOST_IDEMPOTENCY_TTL_SECONDS": str(KEY_SECONDS), "FENCEPOST_LOG_LEVEL": "warning"}
+    environ |= {"FENCEPOST_LOG_LEVEL": "warning", **variables}
     options = [f"--port={port}", f"--data-dir={folder}", f"--processes={processes}"]
     process = subprocess.Popen([sys.executable, "-m", "app", "serve", *options], env=environ)
     try:
@@ -121,7 +123,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
 
 async def run(folder: Path, *, seconds: float, calls_a_second: float, processes: int) -> Report:
     """Load the service for so long, work off what is left, and compare."""
-    with running_service(folder, processes=processes) as (process, port):
+    variables = {"FENCEPOST_IDEMPOTENCY_TTL_SECONDS": str(KEY_SECONDS)}
+    with running_service(folder, processes=processes, variables=variables) as (process, port):
         # The server runs already: this finds out its address.
         database_url = BundledServer(folder).start()
         with psycopg.connect(database_url, autocommit=True) as connection:
