@@ -27,17 +27,13 @@ from app.store.engine import Connection, fetch, sql
 # Where a claim of the queue w.queue begins: at its head, if that is known and no job of a more urgent
 # priority is there; else at the top.
 _START = """
-        SELECT COALESCE(h.from_priority, CAST(-32768 AS smallint)) AS from_priority,
-               COALESCE(h.from_run_at, '-infinity') AS from_run_at,
-               COALESCE(h.from_id, '00000000-0000-0000-0000-000000000000') AS from_id
+        SELECT COALESCE(h.priority, CAST(-32768 AS smallint)) AS from_priority,
+               COALESCE(h.run_at, '-infinity') AS from_run_at,
+               COALESCE(h.id, '00000000-0000-0000-0000-000000000000') AS from_id
         FROM (SELECT) one
-        LEFT JOIN unnest(
-            CAST(:head_queues AS text[]), CAST(:head_priorities AS smallint[]),
-            CAST(:head_run_ats AS timestamptz[]), CAST(:head_ids AS uuid[])
-        ) AS h (queue, from_priority, from_run_at, from_id)
-          ON h.queue = w.queue
-         AND NOT EXISTS (
-             SELECT FROM fencepost.ready r WHERE r.queue = w.queue AND r.priority < h.from_priority
+        LEFT JOIN (SELECT w.head_priority, w.head_run_at, w.head_id) AS h (priority, run_at, id)
+          ON NOT EXISTS (
+             SELECT FROM fencepost.ready r WHERE r.queue = w.queue AND r.priority < h.priority
          )
         LIMIT 1
 """
@@ -50,11 +46,16 @@ LEASE_JOBS = sql(f"""
 WITH demand AS (
     SELECT * FROM unnest(
         CAST(:polls AS integer[]), CAST(:queues AS text[]), CAST(:firsts AS integer[]),
-        CAST(:lasts AS integer[]), CAST(:worker_ids AS text[]), CAST(:lease_seconds AS double precision[])
-    ) AS d (poll, queue, first, last, worker_id, lease_seconds)
+        CAST(:lasts AS integer[]), CAST(:worker_ids AS text[]), CAST(:lease_seconds AS double precision[]),
+        CAST(:head_priorities AS smallint[]), CAST(:head_run_ats AS timestamptz[]),
+        CAST(:head_ids AS uuid[])
+    ) AS d (poll, queue, first, last, worker_id, lease_seconds, head_priority, head_run_at, head_id)
 ), wanted AS (
     SELECT w.queue, w.job_count, s.*
-    FROM (SELECT queue, max(last) AS job_count FROM demand GROUP BY queue) w
+    FROM (
+        SELECT queue, head_priority, head_run_at, head_id, max(last) AS job_count
+        FROM demand GROUP BY queue, head_priority, head_run_at, head_id
+    ) w
     CROSS JOIN LATERAL (
         {_START}
     ) s
@@ -104,27 +105,29 @@ ORDER BY poll, priority, run_at, job_id
 # How a poll of several queues spreads over them: by priority, then due time, over all of them.
 # Nothing is locked here, so a rival may take what was counted; LEASE_JOBS then takes the next rows.
 SHARE_QUEUES = sql(f"""
-SELECT p.poll, best.queue, CAST(count(*) AS integer) AS job_count
-FROM unnest(CAST(:polls AS integer[]), CAST(:max_jobs AS integer[])) AS p (poll, max_jobs)
-CROSS JOIN LATERAL (
-    SELECT head.queue
-    FROM unnest(CAST(:pair_polls AS integer[]), CAST(:pair_queues AS text[])) AS w (poll, queue)
+SELECT poll, queue, CAST(count(*) AS integer) AS job_count
+FROM (
+    SELECT w.poll, w.queue, w.max_jobs,
+           row_number() OVER (PARTITION BY w.poll ORDER BY head.priority, head.run_at, head.job_id) AS place
+    FROM unnest(
+        CAST(:polls AS integer[]), CAST(:queues AS text[]), CAST(:max_jobs AS integer[]),
+        CAST(:head_priorities AS smallint[]), CAST(:head_run_ats AS timestamptz[]),
+        CAST(:head_ids AS uuid[])
+    ) AS w (poll, queue, max_jobs, head_priority, head_run_at, head_id)
     CROSS JOIN LATERAL (
         {_START}
     ) s
     CROSS JOIN LATERAL (
-        SELECT r.queue, r.priority, r.run_at, r.job_id
+        SELECT r.priority, r.run_at, r.job_id
         FROM fencepost.ready r
         WHERE r.queue = w.queue
           AND (r.priority, r.run_at, r.job_id) >= (s.from_priority, s.from_run_at, s.from_id)
         ORDER BY r.priority, r.run_at, r.job_id
-        LIMIT p.max_jobs
+        LIMIT w.max_jobs
     ) head
-    WHERE w.poll = p.poll
-    ORDER BY head.priority, head.run_at, head.job_id
-    LIMIT p.max_jobs
 ) best
-GROUP BY p.poll, best.queue
+WHERE place <= max_jobs
+GROUP BY poll, queue
 """)  # noqa: S608 - as in LEASE_JOBS
 
 # A lower seq than before leaves the whole progress as it is; only a higher one restarts the clock.
@@ -216,16 +219,15 @@ async def share_queues(
 
     ``heads`` as in ``lease_jobs``.
     """
-    pairs = [(number, queue) for number, _, queues in polls for queue in queues]
+    pairs = [(number, max_jobs, queue) for number, max_jobs, queues in polls for queue in queues]
     rows = await fetch(
         conn,
         SHARE_QUEUES,
         {
-            "polls": plain([number for number, _, _ in polls]),
-            "max_jobs": plain([max_jobs for _, max_jobs, _ in polls]),
-            "pair_polls": plain([number for number, _ in pairs]),
-            "pair_queues": texts([queue for _, queue in pairs]),
-            **_head_arrays(heads),
+            "polls": plain([number for number, _, _ in pairs]),
+            "queues": texts([queue for _, _, queue in pairs]),
+            "max_jobs": plain([max_jobs for _, max_jobs, _ in pairs]),
+            **_head_arrays([queue for _, _, queue in pairs], heads),
         },
     )
     return [(row.poll, row.queue, row.job_count) for row in rows]
@@ -249,18 +251,18 @@ async def lease_jobs(
             "lasts": plain([demand.last for demand in demands]),
             "worker_ids": texts([demand.worker_id for demand in demands]),
             "lease_seconds": plain([demand.lease_seconds for demand in demands]),
-            **_head_arrays(heads),
+            **_head_arrays([demand.queue for demand in demands], heads),
         },
     )
     return [(row.poll, leased_job(row)) for row in rows]
 
 
-def _head_arrays(heads: Mapping[str, Place]) -> dict[str, object]:
+def _head_arrays(queues: Sequence[str], heads: Mapping[str, Place]) -> dict[str, object]:
+    places = [heads.get(queue) for queue in queues]
     return {
-        "head_queues": texts(list(heads)),
-        "head_priorities": plain([key.priority for key in heads.values()]),
-        "head_run_ats": plain([key.run_at for key in heads.values()]),
-        "head_ids": plain([key.job_id for key in heads.values()]),
+        "head_priorities": plain([place and place.priority for place in places]),
+        "head_run_ats": plain([place and place.run_at for place in places]),
+        "head_ids": plain([place and place.job_id for place in places]),
     }
 
 

@@ -94,7 +94,7 @@ async def some_ids(conn: Connection, table: str, count: int) -> list[str]:
     return [row.job_id for row in rows]
 
 
-NO_HEADS = dict.fromkeys(("head_queues", "head_priorities", "head_run_ats", "head_ids"))
+NO_HEADS = dict.fromkeys(("head_priorities", "head_run_ats", "head_ids"))
 
 
 def lease_parameters(queues: list[str], job_count: int) -> dict[str, Any]:
@@ -129,10 +129,9 @@ async def test_asking_which_queues_have_work_reads_one_job_of_each(full: Connect
 
 async def test_sharing_queues_reads_their_heads(full: Connection) -> None:
     parameters = {
-        "polls": [0, 1],
-        "max_jobs": [10, 20],
-        "pair_polls": [0, 0, 1, 1],
-        "pair_queues": ["queue0", "queue1", "queue1", "queue2"],
+        "polls": [0, 0, 1, 1],
+        "queues": ["queue0", "queue1", "queue1", "queue2"],
+        "max_jobs": [10, 10, 20, 20],
         **NO_HEADS,
     }
     plan = await explain(full, leases.SHARE_QUEUES, parameters)

@@ -14,10 +14,15 @@ from app.store.engine import Connection, compiled_statement
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``nodes`` are (node type, table) pairs; ``rows`` counts by table what the scans looked at."""
+    """``nodes`` are (node type, table) pairs; ``rows`` counts by table what the scans looked at.
+
+    ``busiest_rows`` is the most that any node handled, joins and CTEs included: what it passed on, dropped or
+    compared in vain.
+    """
 
     nodes: frozenset[tuple[str, str]]
     rows: Mapping[str, int]
+    busiest_rows: int
 
     @property
     def row_count(self) -> int:
@@ -67,10 +72,14 @@ def _plan(answer: str) -> Plan:
     rows: Counter[str] = Counter()
     for node in nodes:
         if "Relation Name" in node and "Scan" in node["Node Type"]:
-            passed = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
-            rows[node["Relation Name"]] += round(passed * node["Actual Loops"])
+            rows[node["Relation Name"]] += _handled(node)
     touched = frozenset((n["Node Type"], n["Relation Name"]) for n in nodes if "Relation Name" in n)
-    return Plan(touched, rows)
+    return Plan(touched, rows, max(map(_handled, nodes)))
+
+
+def _handled(node: dict[str, Any]) -> int:
+    removed = sum(node.get(f"Rows Removed by {what}", 0) for what in ("Filter", "Join Filter"))
+    return round((node["Actual Rows"] + removed) * node["Actual Loops"])
 
 
 def _walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
