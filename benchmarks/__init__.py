@@ -4,9 +4,7 @@ python -m benchmarks           the table of this service, interleaved rounds, me
 python -m benchmarks.overhead  single enqueues, beside a bare ASGI route with the same statement
 python -m benchmarks.parked    what a thousand parked polls cost, and how a burst reaches them
 python -m benchmarks.soak      minutes of steady load; what the service takes has to stay what it was
-python -m benchmarks          the table of this service, interleaved rounds, medians
-python -m benchmarks.soak     minutes of steady load; what the service takes has to stay what it was
-python -m benchmarks.growth   what a job costs when there are many, and what a claim costs under stress
+python -m benchmarks.growth    what a job costs when there are many, and what a claim costs under stress
 
 load       a small keep-alive HTTP client, so that the generator is not what is measured
 target     the service in a process of its own, with coalescing on or off

@@ -1,7 +1,8 @@
 """See whether a job costs more when there are many of them, and print Markdown tables.
 
-    python -m benchmarks.growth               about six minutes
-    python -m benchmarks.growth --full        millions of rows; --scale 0.01 for a look whether it runs
+    python -m benchmarks.growth               up to a million jobs, about six minutes
+    python -m benchmarks.growth --full        ten million finished ones as well
+    python -m benchmarks.growth --scale 0.01  a look whether it runs
 
 A bundled PostgreSQL with fsync on, of its own. The first three tables are the operations without HTTP in one
 process on one connection; the last is the service as it is served.
@@ -25,10 +26,12 @@ from benchmarks.stocks import FINISHED, READY, Stock
 from benchmarks.strain import measure_strain
 from benchmarks.verbs import VERBS, measure_verbs
 
-READY_COUNTS = (1_000, 10_000, 100_000)
-FINISHED_COUNTS = (100_000,)
-FULL_READY_COUNTS = (*READY_COUNTS, 1_000_000)
-FULL_FINISHED_COUNTS = (100_000, 1_000_000, 10_000_000)
+READY_COUNTS = (1_000, 10_000, 100_000, 1_000_000)
+FINISHED_COUNTS = (100_000, 1_000_000)
+MOST_FINISHED = 10_000_000
+SCHEDULED_COUNT = 1_000_000
+QUEUE_COUNT = 10_000
+CHURN_COUNT = 100_000
 # Beside finished jobs some are always ready.
 _LIVE = 1_000
 _MIN_TURNS = 2
@@ -93,22 +96,19 @@ async def measure(
     def scaled(count: int) -> int:
         return max(int(count * scale), _LIVE)
 
-    ready, finished = (
-        (FULL_READY_COUNTS, FULL_FINISHED_COUNTS) if is_full else (READY_COUNTS, FINISHED_COUNTS)
-    )
-    stocks = [Stock(READY, scaled(count)) for count in ready]
+    finished = (*FINISHED_COUNTS, MOST_FINISHED) if is_full else FINISHED_COUNTS
+    stocks = [Stock(READY, scaled(count)) for count in READY_COUNTS]
     stocks += [Stock(FINISHED, scaled(count)) for count in finished]
-    costs = await cost_table(server_url, stocks, turns=max(int(10 * scale), _MIN_TURNS))
+    costs = await cost_table(server_url, stocks, turns=max(int(30 * scale), _MIN_TURNS))
     say(f"A job in calls of 100: wall µs / CPU µs of the backend / bytes of log.\n\n{costs}\n")
     strain = await measure_strain(
         server_url,
-        claims=max(int(100 * scale), 10),
-        scheduled=scaled(1_000_000 if is_full else 200_000),
-        queues=scaled(10_000),
+        claims=max(int(300 * scale), 10),
+        scheduled=scaled(SCHEDULED_COUNT),
+        queues=scaled(QUEUE_COUNT),
     )
     say(f"{strain_table(strain)}\n")
-    churned = 100_000 if is_full else 30_000
-    lanes = await measure_pinned(server_url, jobs=scaled(churned), rounds=5)
+    lanes = await measure_pinned(server_url, jobs=scaled(CHURN_COUNT), rounds=5)
     say(f"{pinned_table(lanes)}\n")
     pools = await measure_pools(folder, jobs=scaled(5_000), rounds=3 if scale >= 1 else 1)
     say(
@@ -127,7 +127,7 @@ async def measure(
 
 
 @click.command()
-@click.option("--full", is_flag=True, help="Up to a million ready jobs, and ten million finished ones.")
+@click.option("--full", is_flag=True, help="Ten million finished jobs as well.")
 @click.option("--scale", default=1.0, show_default=True, help="How many jobs, and how many calls.")
 def main(*, full: bool, scale: float) -> None:
     """Measure what many jobs cost each other, on a bundled PostgreSQL of its own."""

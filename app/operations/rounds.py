@@ -1,7 +1,7 @@
 """A statement can write a row once; a call that names a job twice means it one after the other.
 
-Rounds are bounded as well: most statements compare their items with each other's rows (see store.leases),
-which is nothing for some hundred and much for a thousand.
+Rounds are bounded as well: a heartbeat compares its items with each other's rows (see store.leases), which
+is nothing for some hundred and much for a thousand.
 """
 
 from collections.abc import Iterator, Sequence

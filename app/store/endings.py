@@ -17,37 +17,43 @@ from app.store.arrays import byte_strings, plain, texts, token_arrays
 from app.store.columns import backoff_of
 from app.store.engine import Connection, Rows, fetch, sql
 
+# The fence is a hashed subplan, as in leases.COMPLETE_LEASES: a join would compare each with each.
 LOCK_LEASES = sql("""
 SELECT l.job_id, l.lease_version, l.attempt, l.cancel_requested, l.expires_at, l.stalls_at, l.deadline_at,
        j.max_attempts, j.backoff, j.queue, now() AS now
 FROM fencepost.leases l
-JOIN unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i (job_id, lease_version)
-  ON l.job_id = i.job_id AND l.lease_version = i.lease_version
 CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = l.job_id LIMIT 1) j
 WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
+  AND ((l.job_id, l.lease_version) IN (
+      SELECT * FROM unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i
+  )) IS TRUE
 ORDER BY l.job_id
 FOR UPDATE OF l
 """)
 
 # The last error of a job is kept through releases. A cancel's reason is the error of a job that is
-# cancelled by it, unless the attempt itself ended with one.
+# cancelled by it, unless the attempt itself ended with one. Nobody writes the jobs row of a job that is
+# leased, so it cannot move, and put_off goes by ctid: by job_id it would be looked up a second time.
 END_LEASES = sql("""
-WITH input AS (
+WITH input AS MATERIALIZED (
     SELECT * FROM unnest(
         CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[]), CAST(:states AS text[]),
         CAST(:attempts AS integer[]), CAST(:delays AS double precision[]), CAST(:outcomes AS text[]),
         CAST(:errors AS text[]), CAST(:fingerprints AS bytea[]), CAST(:version_steps AS integer[])
     ) AS i (job_id, lease_version, state, attempt_after, delay_seconds, outcome, ending_error, fingerprint,
             version_step)
-), ended AS MATERIALIZED (
+), deleted AS MATERIALIZED (
     DELETE FROM fencepost.leases l
-    USING input i
     WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
-      AND l.job_id = i.job_id AND l.lease_version = i.lease_version
-    RETURNING l.*, i.state, i.attempt_after, i.outcome, i.fingerprint, i.version_step,
-              CAST(i.ending_error AS json) AS ending_error,
-              now() + make_interval(secs => i.delay_seconds) AS delayed_to,
-              i.delay_seconds
+      AND ((l.job_id, l.lease_version) IN (SELECT job_id, lease_version FROM input)) IS TRUE
+    RETURNING l.*
+), paired AS MATERIALIZED (
+    SELECT d.*, i.state, i.attempt_after, i.outcome, i.fingerprint, i.version_step,
+           CAST(i.ending_error AS json) AS ending_error,
+           now() + make_interval(secs => i.delay_seconds) AS delayed_to, i.delay_seconds
+    FROM deleted d FULL JOIN input i ON i.job_id = d.job_id
+), ended AS (
+    SELECT * FROM paired WHERE job_id IS NOT NULL
 ), after AS MATERIALIZED (
     SELECT e.job_id, e.lease_version + e.version_step AS next_version, e.attempt_after, j.priority, j.queue,
            j.kind, j.parent_job_id, e.checkpoint, e.state, e.granted_at, e.worker_id, e.has_key, e.delayed_to,
@@ -59,9 +65,12 @@ WITH input AS (
                                            'details', NULL) END,
                e.error
            ) AS error,
-           json_build_object('attempt', e.attempt, 'outcome', e.outcome, 'error', e.ending_error) AS previous
+           json_build_object('attempt', e.attempt, 'outcome', e.outcome, 'error', e.ending_error) AS previous,
+           j.row_at
     FROM ended e
-    CROSS JOIN LATERAL (SELECT * FROM fencepost.jobs j WHERE j.job_id = e.job_id LIMIT 1) j
+    CROSS JOIN LATERAL (
+        SELECT j.ctid AS row_at, j.* FROM fencepost.jobs j WHERE j.job_id = e.job_id LIMIT 1
+    ) j
 ), recorded AS (
     INSERT INTO fencepost.attempts (
         job_id, lease_version, granted_at, ended_at, attempt, outcome, worker_id, error, fingerprint
@@ -84,8 +93,7 @@ WITH input AS (
     UPDATE fencepost.jobs j
     SET run_at = a.run_at
     FROM after a
-    WHERE j.job_id = ANY (ARRAY(SELECT job_id FROM after WHERE delayed_to IS NOT NULL))
-      AND j.job_id = a.job_id AND a.state IN ('ready', 'scheduled')
+    WHERE j.ctid = a.row_at AND a.delayed_to IS NOT NULL AND a.state IN ('ready', 'scheduled')
 ), to_finished AS (
     INSERT INTO fencepost.finished (
         job_id, granted_at, finished_at, lease_version, attempt, has_key, state, worker_id, error,

@@ -96,25 +96,31 @@ WHERE l.worker_id = :worker_id
 ORDER BY l.job_id
 """)
 
+# As in READ_JOBS: looked up one by one, in the partitions of the days since the oldest job was made.
 READ_RECORDS = sql("""
-SELECT i.job_id, i.lease_version, a.outcome, a.fingerprint
+SELECT i.job_id, i.lease_version, r.outcome, r.fingerprint
 FROM unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i (job_id, lease_version)
-JOIN fencepost.attempts a ON a.job_id = i.job_id AND a.lease_version = i.lease_version
-WHERE a.job_id = ANY (CAST(:job_ids AS uuid[]))
-UNION ALL
-SELECT i.job_id, i.lease_version, 'succeeded', f.fingerprint
-FROM unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i (job_id, lease_version)
-JOIN fencepost.finished f
-  ON f.job_id = i.job_id AND f.lease_version = i.lease_version AND f.state = 'succeeded'
-WHERE f.job_id = ANY (CAST(:job_ids AS uuid[]))
+CROSS JOIN LATERAL (
+    SELECT a.outcome, a.fingerprint
+    FROM fencepost.attempts a
+    WHERE a.job_id = i.job_id AND a.lease_version = i.lease_version
+      AND a.ended_at >= CAST(:oldest AS timestamptz)
+    UNION ALL
+    SELECT 'succeeded', f.fingerprint
+    FROM fencepost.finished f
+    WHERE f.job_id = i.job_id AND f.lease_version = i.lease_version AND f.state = 'succeeded'
+      AND f.finished_at >= CAST(:oldest AS timestamptz)
+    LIMIT 1
+) r
 """)
 
 READ_HELD = sql("""
 SELECT l.job_id, l.lease_version
 FROM fencepost.leases l
-JOIN unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i (job_id, lease_version)
-  ON l.job_id = i.job_id AND l.lease_version = i.lease_version
 WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
+  AND ((l.job_id, l.lease_version) IN (
+      SELECT * FROM unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i
+  )) IS TRUE
 """)
 
 READ_FINISHED_IDS = sql("""
@@ -224,7 +230,8 @@ async def read_held(conn: Connection, tokens: Sequence[Token]) -> set[Token]:
 
 async def read_records(conn: Connection, tokens: Sequence[Token]) -> dict[Token, Record]:
     """Return how the attempts under these versions ended; one without a record is missing."""
-    rows = await fetch(conn, READ_RECORDS, token_arrays(tokens))
+    oldest = created_at_of(min(token.job_id for token in tokens)) if tokens else None
+    rows = await fetch(conn, READ_RECORDS, {**token_arrays(tokens), "oldest": oldest})
     return {
         Token(row.job_id, row.lease_version): Record(
             Outcome(row.outcome), None if row.fingerprint is None else bytes(row.fingerprint)

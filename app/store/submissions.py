@@ -25,9 +25,10 @@ from app.store.engine import Connection, fetch, sql
 LOCK_PARENTS = sql("""
 SELECT l.job_id, l.lease_version
 FROM fencepost.leases l
-JOIN unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS held (job_id, lease_version)
-  ON l.job_id = held.job_id AND l.lease_version = held.lease_version
 WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
+  AND ((l.job_id, l.lease_version) IN (
+      SELECT * FROM unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS held
+  )) IS TRUE
 ORDER BY l.job_id
 FOR KEY SHARE OF l
 """)
@@ -58,10 +59,10 @@ SELECT k.caller, k.key, k.fingerprint, k.job_id,
                  CASE f.state WHEN 'dead' THEN CAST(:dead_seconds AS double precision)
                               ELSE CAST(:finished_seconds AS double precision) END))
        ) AS is_kept
-FROM fencepost.idempotency_keys k
-JOIN unnest(CAST(:callers AS text[]), CAST(:keys AS text[])) AS i (caller, key)
-  ON k.caller = i.caller AND k.key = i.key
-WHERE k.caller = ANY (CAST(:callers AS text[])) AND k.key = ANY (CAST(:keys AS text[]))
+FROM unnest(CAST(:callers AS text[]), CAST(:keys AS text[])) AS i (caller, key)
+CROSS JOIN LATERAL (
+    SELECT * FROM fencepost.idempotency_keys k WHERE k.caller = i.caller AND k.key = i.key LIMIT 1
+) k
 """)
 
 FORGET_KEYS = sql("""

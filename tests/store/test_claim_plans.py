@@ -32,7 +32,7 @@ SELECT fencepost.new_job_id(now()), now() + interval '1 hour', 0, 0, 0, 'q0' FRO
 
 @pytest.fixture(params=["without statistics", "analyzed"])
 def is_analyzed(request: pytest.FixtureRequest) -> bool:
-    return request.param == "analyzed"
+    return bool(request.param == "analyzed")
 
 
 async def fill(

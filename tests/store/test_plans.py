@@ -13,11 +13,13 @@ import pytest
 from psycopg import sql
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
+from sqlalchemy.sql import ClauseElement
 
 from app.domain.calls import JobFilter
 from app.domain.job import JobState
 from app.domain.retention import Retention
-from app.store import backlogs, clocks, endings, leases, listings, reads, schedule, submissions
+from app.operations.rounds import MAX_JOBS_A_ROUND
+from app.store import clocks, endings, leases, listings, reads, schedule, submissions
 from app.store.engine import Connection, Database
 from app.store.reads import created_at_of
 from tests.support.plans import explain, explain_prepared, prepare
@@ -121,12 +123,6 @@ async def test_leasing_from_an_empty_queue_reads_nothing(full: Connection) -> No
     plan.assert_index_ranges(max_rows=0)
 
 
-async def test_asking_which_queues_have_work_reads_one_job_of_each(full: Connection) -> None:
-    queues = [*(f"queue{number}" for number in range(4)), *(f"nothing{number}" for number in range(100))]
-    plan = await explain(full, backlogs.READ_READY_QUEUES, {"queues": queues})
-    plan.assert_index_ranges(max_rows=4)
-
-
 async def test_sharing_queues_reads_their_heads(full: Connection) -> None:
     parameters = {
         "polls": [0, 0, 1, 1],
@@ -142,48 +138,68 @@ def tokens(job_ids: list[str]) -> dict[str, Any]:
     return {"job_ids": job_ids, "lease_versions": [1] * len(job_ids)}
 
 
-async def test_locking_leases_reads_only_theirs(full: Connection) -> None:
-    job_ids = await some_ids(full, "leases", 20)
-    plan = await explain(full, endings.LOCK_LEASES, tokens(job_ids))
-    plan.assert_index_ranges(max_rows=40)
-
-
-async def test_heartbeats_read_only_their_leases(full: Connection) -> None:
-    job_ids = await some_ids(full, "leases", 20)
-    nothing = [None] * 20
-    parameters = tokens(job_ids) | {
+def holder_statements(count: int) -> dict[str, tuple[ClauseElement, dict[str, Any]]]:
+    """Return what takes tokens, and its other parameters for so many of them."""
+    nothing = [None] * count
+    beats = {
         "extend_seconds": nothing,
-        "seqs": nothing,
+        "seqs": [1] * count,
         "percents": nothing,
         "messages": nothing,
-        "with_checkpoints": [False] * 20,
+        "with_checkpoints": [False] * count,
         "checkpoints": nothing,
     }
-    plan = await explain(full, leases.HEARTBEAT_LEASES, parameters)
-    plan.assert_index_ranges(max_rows=40)
-
-
-async def test_completing_reads_only_its_leases_and_jobs(full: Connection) -> None:
-    job_ids = await some_ids(full, "leases", 20)
-    parameters = tokens(job_ids) | {"results": [None] * 20, "fingerprints": [b"f"] * 20}
-    plan = await explain(full, leases.COMPLETE_LEASES, parameters)
-    plan.assert_index_ranges(max_rows=60)
-
-
-async def test_ending_reads_only_its_leases_and_jobs(full: Connection) -> None:
-    job_ids = await some_ids(full, "leases", 20)
-    parameters = tokens(job_ids) | {
-        "states": ["ready", "scheduled", "dead", "cancelled"] * 5,
-        "attempts": [1] * 20,
-        "delays": [None, 5.0, None, None] * 5,
-        "outcomes": ["failed"] * 20,
-        "errors": [None] * 20,
-        "fingerprints": [None] * 20,
-        "version_steps": [0] * 20,
+    ends = {
+        "states": (["ready", "scheduled", "scheduled", "dead", "cancelled"] * count)[:count],
+        "attempts": [1] * count,
+        "delays": ([None, 5.0, 5.0, None, None] * count)[:count],
+        "outcomes": ["failed"] * count,
+        "errors": nothing,
+        "fingerprints": nothing,
+        "version_steps": [0] * count,
     }
-    plan = await explain(full, endings.END_LEASES, parameters)
-    # The jobs are looked up, and a quarter of them written.
-    plan.assert_index_ranges(max_rows=100)
+    return {
+        "heartbeat": (leases.HEARTBEAT_LEASES, beats),
+        "complete": (leases.COMPLETE_LEASES, {"results": nothing, "fingerprints": [b"f"] * count}),
+        "lock": (endings.LOCK_LEASES, {}),
+        "end": (endings.END_LEASES, ends),
+        "lock parents": (submissions.LOCK_PARENTS, {}),
+        "verify": (reads.READ_HELD, {}),
+    }
+
+
+# Each lease once; where jobs are looked up, those too, and two fifths of those that end are written.
+READ_A_TOKEN = {"heartbeat": 1, "complete": 1, "lock": 2, "end": 2.4, "lock parents": 1, "verify": 1}
+
+
+@pytest.mark.parametrize("name", READ_A_TOKEN)
+async def test_a_holders_statement_reads_only_its_leases_and_jobs(full: Connection, name: str) -> None:
+    statement, members = holder_statements(20)[name]
+    plan = await explain(full, statement, tokens(await some_ids(full, "leases", 20)) | members)
+    plan.assert_index_ranges(max_rows=round(20 * READ_A_TOKEN[name]))
+
+
+@pytest.mark.parametrize("name", sorted(READ_A_TOKEN.keys() - {"heartbeat"}))
+async def test_many_tokens_are_not_compared_with_each_other(full: Connection, name: str) -> None:
+    statement, members = holder_statements(500)[name]
+    plan = await explain(full, statement, tokens(await some_ids(full, "leases", 500)) | members)
+    assert plan.row_count <= 500 * READ_A_TOKEN[name]
+    assert plan.busiest_rows <= 500
+
+
+async def test_as_many_heartbeats_as_a_statement_takes_read_each_lease_once(full: Connection) -> None:
+    statement, members = holder_statements(MAX_JOBS_A_ROUND)["heartbeat"]
+    job_ids = await some_ids(full, "leases", MAX_JOBS_A_ROUND)
+    plan = await explain(full, statement, tokens(job_ids) | members)
+    plan.assert_index_ranges(max_rows=MAX_JOBS_A_ROUND)
+
+
+async def test_many_records_are_looked_up_one_by_one(full: Connection) -> None:
+    job_ids = await some_ids(full, "finished", 500)
+    parameters = tokens(job_ids) | {"oldest": created_at_of(min(job_ids))}
+    plan = await explain(full, reads.READ_RECORDS, parameters)
+    plan.assert_index_ranges(max_rows=500)
+    assert plan.busiest_rows <= 500
 
 
 async def test_promoting_reads_only_due_jobs(full: Connection) -> None:
@@ -222,27 +238,29 @@ async def test_reading_a_jobs_attempts_and_records_reads_only_theirs(full: Conne
     [job_id] = await some_ids(full, "finished", 1)
     plan = await explain(full, reads.READ_ATTEMPTS, {"job_id": job_id, "after_version": 0, "max_rows": 50})
     plan.assert_index_ranges(max_rows=2)
-    plan = await explain(full, reads.READ_RECORDS, tokens([job_id]))
+    plan = await explain(full, reads.READ_RECORDS, tokens([job_id]) | {"oldest": created_at_of(job_id)})
     plan.assert_index_ranges(max_rows=2)
 
 
-async def test_a_key_is_looked_up_by_itself(full: Connection) -> None:
+async def test_keys_are_looked_up_one_by_one(full: Connection) -> None:
     await full.execute(
         text("""
             INSERT INTO fencepost.idempotency_keys (caller, key, fingerprint, job_id)
             SELECT 'anonymous', 'key' || job_id, '\\x00', job_id FROM fencepost.finished
         """)
     )
-    [job_id] = await some_ids(full, "finished", 1)
+    job_ids = await some_ids(full, "finished", 500)
     parameters = {
-        "callers": ["anonymous"],
-        "keys": [f"key{job_id}"],
+        "callers": ["anonymous"] * 500,
+        "keys": [f"key{job_id}" for job_id in job_ids],
         "idempotency_seconds": 1e6,
         "dead_seconds": 1e6,
         "finished_seconds": 1e6,
     }
     plan = await explain(full, submissions.READ_KEYS, parameters)
-    plan.assert_index_ranges(max_rows=3)
+    # The key, its job and how that ended.
+    plan.assert_index_ranges(max_rows=3 * 500)
+    assert plan.busiest_rows <= 500
 
 
 def filters() -> dict[str, JobFilter]:
@@ -275,33 +293,14 @@ async def test_a_page_of_jobs_reads_index_ranges(full: Connection, name: str, is
     plan.assert_index_ranges(max_rows=2 * EACH + 600 if is_sorted else 600)
 
 
-HOLDER_STATEMENTS = {
-    "heartbeat": (
-        leases.HEARTBEAT_LEASES,
-        {
-            "extend_seconds": [None] * 20,
-            "seqs": [1] * 20,
-            "percents": [None] * 20,
-            "messages": [None] * 20,
-            "with_checkpoints": [False] * 20,
-            "checkpoints": [None] * 20,
-        },
-    ),
-    "complete": (leases.COMPLETE_LEASES, {"results": [None] * 20, "fingerprints": [b"f"] * 20}),
-    "lock": (endings.LOCK_LEASES, {}),
-    "lock parents": (submissions.LOCK_PARENTS, {}),
-    "verify": (reads.READ_HELD, {}),
-}
-
-
-@pytest.mark.parametrize("name", HOLDER_STATEMENTS)
+@pytest.mark.parametrize("name", holder_statements(0))
 async def test_a_plan_made_while_the_tables_were_empty_serves_when_they_are_full(
     database_url: str, name: str
 ) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         # As autovacuum leaves a queue that has run dry: no pages, and known to have no rows.
         connection.execute("VACUUM (TRUNCATE, ANALYZE)")
-    statement, members = HOLDER_STATEMENTS[name]
+    statement, members = holder_statements(20)[name]
     database = Database(database_url, pool_size=1)
     async with database.upkeep() as conn:
         await prepare(conn, statement)

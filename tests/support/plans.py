@@ -78,8 +78,9 @@ def _plan(answer: str) -> Plan:
 
 
 def _handled(node: dict[str, Any]) -> int:
-    removed = sum(node.get(f"Rows Removed by {what}", 0) for what in ("Filter", "Join Filter"))
-    return round((node["Actual Rows"] + removed) * node["Actual Loops"])
+    counters = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filter")
+    rows, loops = sum(node.get(name, 0) for name in counters), node["Actual Loops"]
+    return round(float(rows * loops))
 
 
 def _walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
