@@ -28,9 +28,9 @@ async def measure_pools(folder: Path, *, jobs: int, rounds: int) -> dict[tuple[i
 async def _measure(folder: Path, processes: int, pool_size: int, *, jobs: int) -> list[float]:
     batches = max(1, jobs // measures.BATCH)
     variables = {"FENCEPOST_POOL_SIZE": str(pool_size)}
-    with running_service(folder, processes=processes, variables=variables) as (_, port):
+    with running_service(folder, processes=processes, variables=variables) as (process, port):
         # The server runs already: this finds out its address.
-        target = Target(port, BundledServer(folder).start())
+        target = Target(port, process.pid, BundledServer(folder).start())
         single = await measures.single_enqueue(target, clients=_CLIENTS, jobs=jobs)
         await measures.batch_enqueue(target, queue="bulk", clients=2, batches=batches)
         drained = await measures.drain(
