@@ -44,6 +44,8 @@ class Poll:
     # A repeat of the call has come; whatever this one is granted is the repeat's.
     is_replaced: bool = False
     crowded_count: int = 0
+    # By the loop's clock; the timer runs from the moment at which the poll parks.
+    ends_at: float = 0.0
     timer: asyncio.TimerHandle | None = field(default=None)
 
     @property

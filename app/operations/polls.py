@@ -13,6 +13,7 @@ connection and runs no task in the database.
 """
 
 import asyncio
+import functools
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -77,15 +78,14 @@ class Polls:
         await self._returned(wish.request)
         if self.is_draining:
             return []
-        poll = Poll(wish, wait_seconds, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        poll = Poll(wish, wait_seconds, loop.create_future(), ends_at=loop.time() + wait_seconds)
         self._admit(poll)
         # A call that does not wait is answered by the claim under way; nobody needs to watch for it.
         watcher = asyncio.ensure_future(disconnected()) if wait_seconds > 0 else None
+        if watcher is not None:
+            watcher.add_done_callback(functools.partial(self._note_gone, poll))
         try:
-            if watcher is not None:
-                await asyncio.wait((poll.answer, watcher), return_when=asyncio.FIRST_COMPLETED)
-                if watcher.done():
-                    self._desert(poll)
             return await asyncio.shield(poll.answer)
         except asyncio.CancelledError:
             self._desert(poll)
@@ -93,6 +93,10 @@ class Polls:
         finally:
             if watcher is not None:
                 watcher.cancel()
+
+    def _note_gone(self, poll: Poll, watcher: asyncio.Future[object]) -> None:
+        if not watcher.cancelled():
+            self._desert(poll)
 
     def _desert(self, poll: Poll) -> None:
         """Note that the client has gone; what it was granted already is given back."""
@@ -160,9 +164,6 @@ class Polls:
                 self._end_wait(earlier)
             self._by_request[request.identity] = poll
         self._line.arrive(poll)
-        if poll.wait_seconds > 0:
-            loop = asyncio.get_running_loop()
-            poll.timer = loop.call_later(poll.wait_seconds, self._end_wait, poll)
         self._kick()
 
     def _earlier(self, request: LeaseRequest) -> Poll | None:
@@ -254,6 +255,8 @@ class Polls:
     def _park(self, poll: Poll) -> None:
         if new_queues := self._line.park(poll):
             self._announce_parked(new_queues)
+        if poll.timer is None:
+            poll.timer = asyncio.get_running_loop().call_at(poll.ends_at, self._end_wait, poll)
 
     def _refuse(self, poll: Poll, error: Exception) -> None:
         """Pass an error on; a poll that waits already outlasts a database in trouble."""
