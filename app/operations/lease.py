@@ -16,7 +16,7 @@ from app.operations.retries import retried
 from app.operations.settle import Closing, end_leases
 from app.store import lease_requests, leases
 from app.store.engine import Connection
-from app.store.leases import NO_HEADS, Demand, Place
+from app.store.leases import Demand, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,10 @@ class Grants:
     repeated: set[int] = field(default_factory=set)
 
 
+# The places that a claim took in each queue, and whether there were as many as it was to take.
+Taken = dict[str, tuple[list[Place], bool]]
+
+
 @retried
 async def lease_jobs(context: Context, wishes: Sequence[Wish]) -> Grants:
     """Grant what is ready to wishes without a request_id, in one transaction.
@@ -54,22 +58,25 @@ async def lease_jobs(context: Context, wishes: Sequence[Wish]) -> Grants:
     beginning = context.heads.begin(_queues_of(wishes))
     grants = await _claim(context, wishes, beginning)
     # Where a head hid what is there, or nothing is: one look from the top tells.
-    wanting = {
+    if wanting := _wanting(wishes, grants, beginning):
+        await _claim_from_top(context, wishes, wanting, grants)
+    return grants
+
+
+def _wanting(wishes: Sequence[Wish], grants: Grants, beginning: Beginning) -> dict[int, int]:
+    """Return how many jobs more the wishes may take whose claim began at a head, by their numbers."""
+    return {
         number: count
         for number, wish in enumerate(wishes)
         if (count := wish.max_jobs - len(grants.jobs.get(number, ()))) > 0
         and any(queue in beginning.heads for queue in wish.queues)
     }
-    if wanting:
-        await _claim_from_top(context, wishes, wanting, grants)
-    return grants
 
 
 async def _claim_from_top(
     context: Context, wishes: Sequence[Wish], wanting: Mapping[int, int], grants: Grants
 ) -> None:
     """Claim so many jobs more for some of the wishes; what was granted before stays granted."""
-    numbers = list(wanting)
     again = [replace(wishes[number], max_jobs=count) for number, count in wanting.items()]
     beginning = context.heads.begin(_queues_of(again), at_top=True)
     try:
@@ -77,8 +84,13 @@ async def _claim_from_top(
     except (Unavailable, RolledBack):
         if not grants.jobs:
             raise
-        grants.crowded.update(number for number in numbers if number not in grants.jobs)
+        grants.crowded.update(number for number in wanting if number not in grants.jobs)
         return
+    _top_up(grants, list(wanting), more)
+
+
+def _top_up(grants: Grants, numbers: Sequence[int], more: Grants) -> None:
+    """Add what a second claim gave to the wishes with these numbers."""
     for index, number in enumerate(numbers):
         if index in more.jobs:
             grants.jobs[number] = sorted([*grants.jobs.get(number, ()), *more.jobs[index]], key=_order)
@@ -96,13 +108,18 @@ async def _claim(context: Context, wishes: Sequence[Wish], beginning: Beginning)
     is_plain = all(len(wish.queues) == 1 for wish in wishes)
     database = context.database
     async with database.one_write() if is_plain else database.begin() as conn:
-        grants, demands = await _grant(conn, wishes, beginning.heads)
-    _note(context.heads, beginning, demands, grants)
+        grants, taken = await _grant(conn, wishes, beginning.heads)
+    _remember(context.heads, beginning, taken)
     return grants
 
 
-def _note(heads: Heads, beginning: Beginning, demands: Sequence[Demand], grants: Grants) -> None:
+def _remember(heads: Heads, beginning: Beginning, taken: Taken) -> None:
     """Remember how far each queue has been emptied; after the commit."""
+    for queue, (places, is_filled) in taken.items():
+        heads.claimed(beginning, queue, places, is_filled=is_filled)
+
+
+def _taken(demands: Sequence[Demand], grants: Grants) -> Taken:
     places: dict[str, list[Place]] = {demand.queue: [] for demand in demands}
     wanted = {demand.queue: 0 for demand in demands}
     for demand in demands:
@@ -110,8 +127,7 @@ def _note(heads: Heads, beginning: Beginning, demands: Sequence[Demand], grants:
     for jobs in grants.jobs.values():
         for job in jobs:
             places[job.queue].append(Place(job.priority, job.run_at, job.id))
-    for queue, taken in places.items():
-        heads.claimed(beginning, queue, taken, is_filled=len(taken) == wanted[queue])
+    return {queue: (taken, len(taken) == wanted[queue]) for queue, taken in places.items()}
 
 
 async def lease_jobs_once(context: Context, wishes: Sequence[Wish]) -> Grants:
@@ -131,19 +147,38 @@ class _TwinWasFirst(Exception):
 
 @retried
 async def _lease_once(context: Context, wishes: Sequence[Wish]) -> Grants:
+    heads = context.heads
+    beginning = heads.begin(_queues_of(wishes))
     async with context.database.begin() as conn:
         grants = await _repeat(conn, wishes)
         new = [
             number for number in range(len(wishes)) if number not in grants.repeated | grants.refused.keys()
         ]
-        granted, _ = await _grant(conn, [wishes[number] for number in new], NO_HEADS)
+        granted, claims = await _grant_fully(conn, heads, [wishes[number] for number in new], beginning)
         jobs = {new[index]: jobs for index, jobs in granted.jobs.items()}
         answers = {_request_of(wishes[number]): jobs[number] for number in jobs}
         if answers and await lease_requests.remember_lease_requests(conn, answers) < len(answers):
             raise _TwinWasFirst
+    for each, taken in claims:
+        _remember(heads, each, taken)
     grants.jobs |= jobs
     grants.crowded = {new[index] for index in granted.crowded}
     return grants
+
+
+async def _grant_fully(
+    conn: Connection, heads: Heads, wishes: Sequence[Wish], beginning: Beginning
+) -> tuple[Grants, list[tuple[Beginning, Taken]]]:
+    """Grant from the heads and, where they gave too little, from the top, in one transaction."""
+    grants, taken = await _grant(conn, wishes, beginning.heads)
+    claims = [(beginning, taken)]
+    if wanting := _wanting(wishes, grants, beginning):
+        again = [replace(wishes[number], max_jobs=count) for number, count in wanting.items()]
+        top = heads.begin(_queues_of(again), at_top=True)
+        more, taken = await _grant(conn, again, top.heads)
+        claims.append((top, taken))
+        _top_up(grants, list(wanting), more)
+    return grants, claims
 
 
 async def _lease_one_by_one(context: Context, wishes: Sequence[Wish]) -> Grants:
@@ -205,7 +240,7 @@ def request_id_reused() -> InvalidRequest:
 
 async def _grant(
     conn: Connection, wishes: Sequence[Wish], heads: Mapping[str, Place]
-) -> tuple[Grants, Sequence[Demand]]:
+) -> tuple[Grants, Taken]:
     shares = await _shares(conn, wishes, heads)
     demands = _demands(wishes, shares)
     granted = await leases.lease_jobs(conn, demands, heads=heads) if demands else []
@@ -214,7 +249,8 @@ async def _grant(
         jobs.setdefault(number, []).append(job)
     counted = {number for number, _, _ in shares if len(wishes[number].queues) > 1}
     ordered = {number: sorted(jobs[number], key=_order) for number in jobs}
-    return Grants(ordered, counted - jobs.keys()), demands
+    grants = Grants(ordered, counted - jobs.keys())
+    return grants, _taken(demands, grants)
 
 
 def _order(job: LeasedJob) -> tuple[int, object, str]:

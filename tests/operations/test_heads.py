@@ -10,7 +10,7 @@ from app.operations import lease as lease_operation
 from app.operations import manage
 from app.operations.context import Context
 from app.operations.heads import TOP_SECONDS, WORTH_JOBS, Beginning, Heads
-from app.operations.lease import lease_jobs
+from app.operations.lease import lease_jobs, lease_jobs_once
 from app.store.leases import Place
 from tests.support.factory import lease, release, submit, token_of, wish
 
@@ -150,6 +150,18 @@ async def test_a_poll_is_filled_from_before_the_head_too(context: Context) -> No
     early = datetime.now(UTC) - timedelta(days=1)
     await submit(other, *[JobSpec(kind="early", run_at=early)] * 2)
     assert [job.kind for job in await lease(context, max_jobs=9)] == ["early", "early", "old"]
+
+
+async def test_a_poll_that_can_be_repeated_begins_at_the_head_and_looks_before_it_too(context: Context) -> None:
+    context, other = lasting(context), context
+    await with_head(context, left=3)
+    [one] = (await lease_jobs_once(context, [wish(request_id="first")])).jobs.values()
+    assert [job.kind for job in one] == ["old"]
+    assert beginning(context).heads
+    early = datetime.now(UTC) - timedelta(days=1)
+    await submit(other, JobSpec(kind="early", run_at=early))
+    [rest] = (await lease_jobs_once(context, [wish(request_id="second", max_jobs=9)])).jobs.values()
+    assert [job.kind for job in rest] == ["early", "old", "old"]
 
 
 async def test_a_released_job_is_at_the_front_again(context: Context) -> None:
