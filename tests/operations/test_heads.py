@@ -152,7 +152,7 @@ async def test_a_poll_is_filled_from_before_the_head_too(context: Context) -> No
     assert [job.kind for job in await lease(context, max_jobs=9)] == ["early", "early", "old"]
 
 
-async def test_a_poll_that_can_be_repeated_begins_at_the_head_and_looks_before_it_too(context: Context) -> None:
+async def test_a_poll_that_can_be_repeated_looks_before_the_head_too(context: Context) -> None:
     context, other = lasting(context), context
     await with_head(context, left=3)
     [one] = (await lease_jobs_once(context, [wish(request_id="first")])).jobs.values()
