@@ -7,6 +7,7 @@ transaction: a replica of the version before cannot work with what comes out.
 from pathlib import Path
 
 from alembic import op
+from alembic.util import CommandError
 
 revision = "0002"
 down_revision = "0001"
@@ -20,4 +21,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("jobs that finished since would have to be copied back; restore a backup")
+    raise CommandError("there is no way down from 0002: restore the backup that was made before it")
