@@ -11,6 +11,7 @@ from itertools import compress
 from operator import attrgetter
 
 from app.domain.job import JobSpec
+from app.store.arrays import escaped
 from app.store.columns import backoff_text, metadata_text
 from app.store.engine import Connection
 from app.store.reads import read_now
@@ -21,8 +22,6 @@ COPY_FROM = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _NULL = "\\N"
-# No text that PostgreSQL can store contains it.
-_BETWEEN = "\x00"
 # The backslash first: the others bring one along.
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -131,13 +130,8 @@ def _is_set(values: Sequence[object]) -> bool:
 
 
 def _texts(values: Sequence[object]) -> list[str]:
-    """Return values as COPY reads them, escaped in one pass. Raises ValueError for a text with U+0000."""
-    joined = _BETWEEN.join(["" if value is None else str(value) for value in values])
-    for mark, escaped in _ESCAPES.items():
-        joined = joined.replace(mark, escaped)
-    texts = joined.split(_BETWEEN)
-    if len(texts) != len(values):
-        raise ValueError("a text holds U+0000")
+    """Return values as COPY reads them. Raises ValueError for a text with U+0000."""
+    texts = escaped(["" if value is None else str(value) for value in values], _ESCAPES)
     if None not in values:
         return texts
     return [_NULL if value is None else text for value, text in zip(values, texts, strict=True)]

@@ -1,7 +1,7 @@
 """Leases whose clock ran out: the reaper's read."""
 
 from app.store.endings import LockedLease, locked_leases
-from app.store.engine import Connection, fetch, sql
+from app.store.engine import Connection, sql
 
 # No index on the clocks: that would make every heartbeat a cold update, and the table holds only what
 # runs now. SKIP LOCKED: a holder that is just settling or beating has the word. LEAST ignores nulls.
@@ -22,4 +22,4 @@ async def lock_run_out_leases(conn: Connection, *, max_leases: int) -> list[Lock
 
     The lock re-checks the clocks, so a heartbeat that committed in between keeps its lease.
     """
-    return locked_leases(await fetch(conn, LOCK_RUN_OUT_LEASES, {"max_leases": max_leases}))
+    return locked_leases(await conn.execute(LOCK_RUN_OUT_LEASES, {"max_leases": max_leases}))

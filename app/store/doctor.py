@@ -4,7 +4,7 @@ Each check is a query that returns the offending job ids; it reads whole tables,
 command line and the tests, not for a request.
 """
 
-from app.store.engine import Connection, fetch, sql
+from app.store.engine import Connection, sql
 
 MAX_SHOWN = 20
 
@@ -105,6 +105,6 @@ async def examine(conn: Connection) -> list[str]:
     await conn.execute(READ_WHOLE_TABLES)
     findings = []
     for sentence, statement in CHECKS.items():
-        rows = await fetch(conn, statement, {"max_shown": MAX_SHOWN})
+        rows = await conn.execute(statement, {"max_shown": MAX_SHOWN})
         findings += [f"job {row.job_id} {sentence}" for row in rows]
     return findings

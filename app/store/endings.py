@@ -15,7 +15,7 @@ from app.domain.job import Backoff, JobState, Token
 from app.domain.machine import Decision, Ending
 from app.store.arrays import byte_strings, plain, texts, token_arrays
 from app.store.columns import backoff_of
-from app.store.engine import Connection, Rows, fetch, sql
+from app.store.engine import Connection, Rows, sql
 
 # The fence is a hashed subplan, as in leases.COMPLETE_LEASES: a join would compare each with each.
 LOCK_LEASES = sql("""
@@ -143,8 +143,7 @@ class Moved(msgspec.Struct, frozen=True):
 
 async def lock_leases(conn: Connection, tokens: Sequence[Token]) -> dict[str, LockedLease]:
     """Lock the leases that are held until the transaction ends; return what is known of them by job_id."""
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         LOCK_LEASES,
         token_arrays(tokens),
     )
@@ -171,8 +170,7 @@ def locked_leases(rows: Rows) -> list[LockedLease]:
 
 async def end_leases(conn: Connection, ended: Sequence[EndedLease]) -> list[Moved]:
     """Write what was decided for leases that this transaction has locked; return what was written."""
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         END_LEASES,
         {
             **token_arrays([item.token for item in ended]),

@@ -48,7 +48,7 @@ _NO_SCHEMA = ("42P01", "3F000")
 Statement = TextClause
 Rows = Sequence[Any]
 
-__all__ = ["Connection", "Database", "Rows", "Statement", "fetch", "sql"]
+__all__ = ["Connection", "Database", "Rows", "Statement", "sql"]
 
 _NUMBERED = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 
@@ -56,11 +56,6 @@ _NUMBERED = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-un
 def sql(statement: str) -> Statement:
     """Wrap one literal statement; its names are bound as ``:name``."""
     return text(statement)
-
-
-async def fetch(conn: "Connection", statement: Statement, parameters: Mapping[str, object]) -> Rows:
-    """Run a statement and return all its rows."""
-    return await conn.execute(statement, parameters)
 
 
 class Connection:
@@ -218,6 +213,9 @@ class Database:
             self._eras.note_success()
         except BaseException as error:
             self._eras.note_error(error, driver, pooled)
+            if not isinstance(error, Exception):
+                # Cancelled: nobody waits any more, nor for a ROLLBACK.
+                driver.pgconn.finish()
             raise
         finally:
             await _put_right(driver, pooled)

@@ -10,7 +10,7 @@ from datetime import datetime
 from app.domain.calls import Edit
 from app.domain.job import JobState, Token
 from app.domain.retention import Retention
-from app.store.engine import Connection, Statement, fetch, sql
+from app.store.engine import Connection, Statement, sql
 
 # A ready job's row is found by the place that its job names.
 LOCK_READY = sql("""
@@ -185,10 +185,9 @@ async def lock_job(conn: Connection, job_id: str, *, retention: Retention) -> Lo
     Waits for a rival that is moving it. The caller asks again when ``reads.read_jobs`` still knows it.
     """
     for state, statement in _PLACES:
-        for row in await fetch(conn, statement, {"job_id": job_id}):
+        for row in await conn.execute(statement, {"job_id": job_id}):
             return LockedJob(Token(row.job_id, row.lease_version), state, row.attempt, row.queue)
-    finished = await fetch(
-        conn,
+    finished = await conn.execute(
         LOCK_FINISHED,
         {
             "job_id": job_id,
@@ -223,8 +222,7 @@ async def request_cancel(conn: Connection, token: Token, *, reason: str | None) 
 
 async def redrive_job(conn: Connection, token: Token, *, run_at: datetime | None) -> Placed:
     """Bring a dead or cancelled job that is locked back, attempts at 0, lease_version one higher."""
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         REDRIVE_JOB,
         {"job_id": token.job_id, "lease_version": token.lease_version, "run_at": run_at},
     )
@@ -233,8 +231,7 @@ async def redrive_job(conn: Connection, token: Token, *, run_at: datetime | None
 
 async def edit_job(conn: Connection, token: Token, edit: Edit) -> Placed:
     """Change a waiting job that is locked, and put it where its time now says."""
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         EDIT_JOB,
         {
             "job_id": token.job_id,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from app.domain.calls import LeaseRequest
 from app.domain.job import LeasedJob, Token
 from app.store.arrays import byte_strings, plain, texts, token_arrays
-from app.store.engine import Connection, fetch, sql
+from app.store.engine import Connection, sql
 from app.store.leases import leased_job
 
 READ_LEASE_REQUESTS = sql("""
@@ -73,7 +73,7 @@ async def read_lease_requests(
     conn: Connection, requests: Sequence[LeaseRequest]
 ) -> dict[tuple[str, str], AnsweredRequest]:
     """Return what was granted under each request_id, by identity; nothing where none is live."""
-    rows = await fetch(conn, READ_LEASE_REQUESTS, _identities(requests))
+    rows = await conn.execute(READ_LEASE_REQUESTS, _identities(requests))
     return {
         (row.worker_id, row.request_id): AnsweredRequest(
             bytes(row.fingerprint), list(map(Token, row.job_ids, row.lease_versions))
@@ -90,8 +90,7 @@ async def remember_lease_requests(
     Too few: a twin was first, and all grants must be undone. Waits for a twin whose transaction is open.
     """
     requests = list(answers)
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         REMEMBER_LEASE_REQUESTS,
         _identities(requests)
         | {
@@ -116,8 +115,7 @@ async def forget_lease_request(conn: Connection, request: LeaseRequest) -> None:
 
 async def read_untouched_leases(conn: Connection, tokens: Sequence[Token]) -> list[LeasedJob]:
     """Return those of the grants that are still held and have had no heartbeat."""
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         READ_UNTOUCHED_LEASES,
         token_arrays(tokens),
     )
@@ -126,7 +124,7 @@ async def read_untouched_leases(conn: Connection, tokens: Sequence[Token]) -> li
 
 async def delete_old_lease_requests(conn: Connection) -> int:
     """Delete stored answers whose time is over; return how many."""
-    count: int = (await fetch(conn, DELETE_OLD_LEASE_REQUESTS, {}))[0].answer_count
+    count: int = (await conn.execute(DELETE_OLD_LEASE_REQUESTS))[0].answer_count
     return count
 
 

@@ -22,7 +22,7 @@ from app.domain.calls import Completion, Heartbeat, RenewedLease
 from app.domain.job import LeasedJob
 from app.store.arrays import byte_strings, plain, texts
 from app.store.columns import parent_of
-from app.store.engine import Connection, fetch, sql
+from app.store.engine import Connection, sql
 
 # Where a claim of the queue w.queue begins: at its head, if that is known and no job of a more urgent
 # priority is there; else at the top.
@@ -220,8 +220,7 @@ async def share_queues(
     ``heads`` as in ``lease_jobs``.
     """
     pairs = [(number, max_jobs, queue) for number, max_jobs, queues in polls for queue in queues]
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         SHARE_QUEUES,
         {
             "polls": plain([number for number, _, _ in pairs]),
@@ -241,8 +240,7 @@ async def lease_jobs(
     Never waits: rows that a rival holds are passed over. The ranges of one queue must not overlap.
     In queues with a head, jobs of its priority that come before it are passed over too.
     """
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         LEASE_JOBS,
         {
             "polls": plain([demand.poll for demand in demands]),
@@ -296,8 +294,7 @@ async def heartbeat_leases(conn: Connection, beats: Sequence[Heartbeat]) -> dict
     A job may stand only once. An expiry never passes the deadline.
     """
     beats = sorted(beats, key=lambda beat: beat.token.job_id)
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         HEARTBEAT_LEASES,
         {
             "job_ids": plain([beat.token.job_id for beat in beats]),
@@ -320,8 +317,7 @@ async def complete_leases(conn: Connection, completions: Sequence[Completion]) -
     is missing from the answer is not running under it, and nothing of it was changed.
     """
     completions = sorted(completions, key=lambda item: item.token.job_id)
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         COMPLETE_LEASES,
         {
             "job_ids": plain([item.token.job_id for item in completions]),

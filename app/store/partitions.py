@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 
 from app.domain.job import JobState
 from app.domain.retention import Retention
-from app.store.engine import Connection, Statement, fetch, sql
+from app.store.engine import Connection, Statement, sql
 
 DAYS_AHEAD = 7
 
@@ -61,13 +61,13 @@ async def delete_jobs_of(conn: Connection, name: str, *, after_id: str, max_jobs
     Return how many rows of the partition were looked at, ``max_jobs`` when there may be more, and the last
     id; ``after_id`` is where the step before ended.
     """
-    rows = await fetch(conn, _delete_jobs(name), {"after_id": after_id, "max_jobs": max_jobs})
+    rows = await conn.execute(_delete_jobs(name), {"after_id": after_id, "max_jobs": max_jobs})
     return rows[0].job_count, rows[0].last_id or after_id
 
 
 async def read_today(conn: Connection) -> date:
     """Return the database's day in UTC."""
-    rows = await fetch(conn, READ_TODAY, {})
+    rows = await conn.execute(READ_TODAY)
     today: date = rows[0].today
     return today
 
@@ -133,8 +133,7 @@ async def delete_old_keys(
 
     Return how many jobs were looked at, ``max_jobs`` when there may be more, and the finish of the last one.
     """
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         DELETE_OLD_KEYS,
         {"state": state.value, "after": after, "max_jobs": max_jobs, "kept_seconds": kept_seconds},
     )
@@ -142,7 +141,7 @@ async def delete_old_keys(
 
 
 async def _read_partitions(conn: Connection, parent: str) -> set[str]:
-    return {row.name for row in await fetch(conn, READ_PARTITIONS, {"parent": parent})}
+    return {row.name for row in await conn.execute(READ_PARTITIONS, {"parent": parent})}
 
 
 # Names and bounds of DDL cannot be parameters; both are made here from constants and a date.

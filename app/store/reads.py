@@ -16,7 +16,7 @@ from app.domain.machine import Record
 from app.domain.retention import Retention
 from app.store.arrays import plain, token_arrays
 from app.store.columns import backoff_of, parent_of
-from app.store.engine import Connection, fetch, sql
+from app.store.engine import Connection, sql
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The jobs of one transaction carry its now() plus their position in microseconds, and after a failover the
@@ -140,13 +140,13 @@ READ_SCHEMA_VERSION = sql("SELECT version_num FROM fencepost.schema_version")
 
 async def read_now(conn: Connection) -> datetime:
     """Return the database's time, at which the statement or its transaction began."""
-    now: datetime = (await fetch(conn, READ_NOW, {}))[0].now
+    now: datetime = (await conn.execute(READ_NOW))[0].now
     return now
 
 
 async def read_schema_version(conn: Connection) -> str:
     """Return the version the database is at; "none" before the first migration has ended."""
-    rows = await fetch(conn, READ_SCHEMA_VERSION, {})
+    rows = await conn.execute(READ_SCHEMA_VERSION)
     return str(rows[0].version_num) if rows else "none"
 
 
@@ -161,8 +161,7 @@ async def read_jobs(
     """Return the jobs that exist, by id; one past its retention does not."""
     if not job_ids:
         return {}
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         READ_JOBS,
         {
             "job_ids": plain(job_ids),
@@ -186,8 +185,8 @@ def created_at_of(job_id: str) -> datetime | None:
 
 async def read_attempts(conn: Connection, job_id: str, *, after_version: int, max_rows: int) -> list[Attempt]:
     """Return a job's grants with versions above ``after_version``, ascending, the running one included."""
-    rows = await fetch(
-        conn, READ_ATTEMPTS, {"job_id": job_id, "after_version": after_version, "max_rows": max_rows}
+    rows = await conn.execute(
+        READ_ATTEMPTS, {"job_id": job_id, "after_version": after_version, "max_rows": max_rows}
     )
     return [
         Attempt(
@@ -205,7 +204,7 @@ async def read_attempts(conn: Connection, job_id: str, *, after_version: int, ma
 
 async def read_leases(conn: Connection, worker_id: str) -> list[HeldLease]:
     """Return what a worker holds, oldest job first; reads the whole table of running jobs."""
-    rows = await fetch(conn, READ_LEASES, {"worker_id": worker_id})
+    rows = await conn.execute(READ_LEASES, {"worker_id": worker_id})
     return [
         HeldLease(
             job_id=row.job_id,
@@ -224,14 +223,14 @@ async def read_leases(conn: Connection, worker_id: str) -> list[HeldLease]:
 
 async def read_held(conn: Connection, tokens: Sequence[Token]) -> set[Token]:
     """Return which tokens are held at this moment; nothing keeps them held afterwards."""
-    rows = await fetch(conn, READ_HELD, token_arrays(tokens))
+    rows = await conn.execute(READ_HELD, token_arrays(tokens))
     return {Token(row.job_id, row.lease_version) for row in rows}
 
 
 async def read_records(conn: Connection, tokens: Sequence[Token]) -> dict[Token, Record]:
     """Return how the attempts under these versions ended; one without a record is missing."""
     oldest = created_at_of(min(token.job_id for token in tokens)) if tokens else None
-    rows = await fetch(conn, READ_RECORDS, {**token_arrays(tokens), "oldest": oldest})
+    rows = await conn.execute(READ_RECORDS, {**token_arrays(tokens), "oldest": oldest})
     return {
         Token(row.job_id, row.lease_version): Record(
             Outcome(row.outcome), None if row.fingerprint is None else bytes(row.fingerprint)
@@ -243,7 +242,7 @@ async def read_records(conn: Connection, tokens: Sequence[Token]) -> dict[Token,
 async def read_finished_ids(conn: Connection, job_ids: Sequence[str]) -> set[str]:
     """Return which of the jobs are not unfinished (finished, or unknown)."""
     oldest = created_at_of(min(job_ids)) if job_ids else None
-    rows = await fetch(conn, READ_FINISHED_IDS, {"job_ids": plain(job_ids), "oldest": oldest})
+    rows = await conn.execute(READ_FINISHED_IDS, {"job_ids": plain(job_ids), "oldest": oldest})
     return {row.job_id for row in rows}
 
 

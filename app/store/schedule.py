@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.store.engine import Connection, fetch, sql
+from app.store.engine import Connection, sql
 
 # SKIP LOCKED: replicas share a backlog instead of waiting for each other.
 PROMOTE_JOBS = sql("""
@@ -44,11 +44,11 @@ class NextDue:
 
 async def promote_jobs(conn: Connection, *, max_jobs: int) -> dict[str, int]:
     """Move jobs whose time has come; return how many of each queue became ready."""
-    rows = await fetch(conn, PROMOTE_JOBS, {"max_jobs": max_jobs})
+    rows = await conn.execute(PROMOTE_JOBS, {"max_jobs": max_jobs})
     return {row.queue: row.job_count for row in rows}
 
 
 async def read_next_due(conn: Connection) -> NextDue:
     """Return the database's time, and how long until the next scheduled job is due."""
-    row = (await fetch(conn, READ_NEXT_DUE, {}))[0]
+    row = (await conn.execute(READ_NEXT_DUE))[0]
     return NextDue(row.now, row.due_in_seconds)

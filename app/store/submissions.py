@@ -19,7 +19,7 @@ from app.domain.job import JobSpec, Token
 from app.domain.retention import Retention
 from app.store.arrays import byte_strings, plain, texts, token_arrays
 from app.store.columns import backoff_text, metadata_text
-from app.store.engine import Connection, fetch, sql
+from app.store.engine import Connection, sql
 
 # KEY SHARE: a heartbeat may pass, the end of the lease (a DELETE) may not.
 LOCK_PARENTS = sql("""
@@ -147,8 +147,7 @@ async def lock_parents(conn: Connection, tokens: Sequence[Token]) -> set[Token]:
     Waits for a rival that is ending one of them; whichever commits first decides.
     """
     wanted = sorted(set(tokens), key=lambda token: token.job_id)
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         LOCK_PARENTS,
         token_arrays(wanted),
     )
@@ -161,8 +160,7 @@ async def claim_keys(conn: Connection, specs: Sequence[tuple[int, JobSpec]]) -> 
     Each (caller, key) may stand only once. A key that is missing from the answer is taken: by a
     committed twin, or by an old job.
     """
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         CLAIM_KEYS,
         {
             "positions": plain([position for position, _ in specs]),
@@ -178,8 +176,7 @@ async def read_keys(
     conn: Connection, keys: Sequence[tuple[str, str]], *, retention: Retention
 ) -> dict[tuple[str, str], TakenKey]:
     """Return what (caller, key) pairs belong to; a pair that is missing is free."""
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         READ_KEYS,
         {
             "callers": texts([caller for caller, _ in keys]),
@@ -213,8 +210,7 @@ async def insert_jobs(
     Positions are unique within the transaction, from 0 up to some thousands.
     """
     jobs = [spec for _, spec, _ in specs]
-    rows = await fetch(
-        conn,
+    rows = await conn.execute(
         INSERT_JOBS,
         {
             "positions": plain([position for position, _, _ in specs]),

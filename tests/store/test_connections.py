@@ -17,7 +17,7 @@ from app.domain.errors import Misconfigured, RolledBack, Unavailable
 from app.main import migrate
 from app.operations.wakeups import Wakeups
 from app.store.connections import SETTINGS, Connector
-from app.store.engine import Connection, Database, DatabaseFault, fetch, sql
+from app.store.engine import Connection, Database, DatabaseFault, sql
 from app.store.notifications import listen
 from tests.support.pooler import Pooler
 
@@ -51,7 +51,7 @@ async def test_settings_hold_in_every_transaction_behind_a_pooler(pooled_url: st
         # Twice, and on whatever session the pooler gives.
         for _ in range(2):
             async with opening() as conn:
-                [row] = await fetch(conn, _SHOWN, {})
+                [row] = await conn.execute(_SHOWN)
                 assert (row.zone, row.lock_timeout, row.enable_seqscan) == ("UTC", "3s", "off")
                 assert row.statement_timeout == ("1min" if opening == database.upkeep else "4s")
                 is_snapshot = opening == database.snapshot
@@ -65,7 +65,7 @@ async def test_behind_a_pooler_nothing_is_left_in_the_sessions_of_others(
     database = Database(pooled_url, pool_size=2)
     for _ in range(10):
         async with database.begin() as conn:
-            await fetch(conn, _SHOWN, {})
+            await conn.execute(_SHOWN)
     async with await psycopg.AsyncConnection.connect(pooled_url, autocommit=True) as other:
         cursor = await other.execute("SELECT count(*) FROM pg_prepared_statements")
         assert await cursor.fetchone() == (0,)
@@ -79,7 +79,7 @@ async def test_a_direct_connection_asks_once(database_url: str) -> None:
     for opening in (database.begin, database.one_statement, database.snapshot):
         async with opening() as conn:
             for name, value in SETTINGS.items():
-                shown = await fetch(conn, sql("SELECT current_setting(:name) AS value"), {"name": name})
+                shown = await conn.execute(sql("SELECT current_setting(:name) AS value"), {"name": name})
                 assert (name, shown[0].value.split(",")[0]) == (name, value)
     await database.close()
 
@@ -91,7 +91,7 @@ async def test_the_servers_default_isolation_does_not_matter(database_url: str) 
     database = Database(database_url, pool_size=1)
     for opening in (database.begin, database.one_statement, database.begin):
         async with opening() as conn:
-            assert [row.isolation for row in await fetch(conn, _SHOWN, {})] == ["read committed"]
+            assert [row.isolation for row in await conn.execute(_SHOWN)] == ["read committed"]
     await database.close()
 
 
@@ -136,7 +136,7 @@ async def test_no_connection_is_made_to_a_server_that_takes_no_writes(database_u
             pass
     _set_read_only(database_url, "off")
     async with database.begin() as conn:
-        await fetch(conn, _SHOWN, {})
+        await conn.execute(_SHOWN)
     await database.close()
 
 
@@ -255,7 +255,7 @@ async def test_times_are_utc_whatever_the_environment_tells_libpq(
     monkeypatch.setenv("PGDATESTYLE", "SQL, DMY")
     database = Database(database_url, pool_size=1)
     async with database.begin() as conn:
-        rows = await fetch(conn, sql("SELECT CAST('2027-01-31 12:00:00+00' AS timestamptz) AS at"), {})
+        rows = await conn.execute(sql("SELECT CAST('2027-01-31 12:00:00+00' AS timestamptz) AS at"), {})
     await database.close()
     assert rows[0].at.isoformat() == "2027-01-31T12:00:00+00:00"
 
