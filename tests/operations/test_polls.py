@@ -300,7 +300,7 @@ async def test_a_claim_under_way_when_the_time_is_over_decides_the_answer(
     polls: Polls, context: Context, claims: Claims
 ) -> None:
     [job] = await submit(context)
-    # Timers of one loop fire in order: the wait is over before the claim goes on.
+    # The wait is over before the claim goes on.
     claims.before.append(lambda: asyncio.sleep(0.05))
     call = Call(polls, wish(), wait_seconds=0.02)
     assert [granted.id for granted in await call.answer()] == [job.id]
