@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 DEADLINE_SECONDS = 60.0
@@ -90,7 +89,7 @@ class Service:
     def _is_ready(self) -> bool | None:
         try:
             return bool(self.get("/readyz"))
-        except URLError:
+        except OSError:
             return None
 
 
