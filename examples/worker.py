@@ -6,13 +6,14 @@ import sys
 import threading
 import time
 import uuid
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 ADDRESS, QUEUE = sys.argv[1:3]
 HEADERS = {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ.get('API_KEY', '')}"}
-WISH = {"worker_id": f"worker-{uuid.uuid4()}", "queues": [QUEUE], "wait_seconds": 20, "lease_seconds": 6}
+WISH = {"worker_id": f"worker-{uuid.uuid4()}", "queues": [QUEUE], "wait_seconds": 20, "lease_seconds": 30}
 
 
 def call(path: str, body: dict[str, Any]) -> Any:
@@ -27,7 +28,7 @@ def call(path: str, body: dict[str, Any]) -> Any:
                 return None
             if refusal.code < 500:
                 raise
-        except OSError:
+        except (OSError, HTTPException):
             pass
         time.sleep(1)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -108,9 +109,9 @@ def test_example_is_the_session_of_the_readme(name: str, text: Callable[[], str]
 class Worker:
     """``examples/worker.py`` as a process; ``lines`` are what it prints."""
 
-    def __init__(self, server: ServerProcess, queue: str, *, api_key: str = "") -> None:
+    def __init__(self, url: str, queue: str, *, api_key: str = "") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, ROOT / "examples" / "worker.py", server.url, queue],
+            [sys.executable, ROOT / "examples" / "worker.py", url, queue],
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | {"API_KEY": api_key},
@@ -135,8 +136,8 @@ class Worker:
 def work() -> Iterator[Callable[..., Worker]]:
     started: list[Worker] = []
 
-    def start(server: ServerProcess, queue: str, *, api_key: str = "") -> Worker:
-        started.append(Worker(server, queue, api_key=api_key))
+    def start(url: str, queue: str, *, api_key: str = "") -> Worker:
+        started.append(Worker(url, queue, api_key=api_key))
         return started[-1]
 
     yield start
@@ -153,7 +154,7 @@ def submit(server: ServerProcess, seconds: object) -> dict[str, Any]:
 def test_example_worker_completes_and_fails_jobs(serve: Serve, work: Callable[..., Worker]) -> None:
     server = serve()
     good, bad = submit(server, 0), submit(server, "soon")
-    worker = work(server, "waits")
+    worker = work(server.url, "waits")
     assert worker.next_line() == f"{good['id']} succeeded"
     assert worker.next_line() == f"{bad['id']} dead"
     assert httpx.get(f"{server.url}/v1/jobs/{bad['id']}").json()["error"]["type"] == "TypeError"
@@ -164,14 +165,14 @@ def test_example_worker_shows_its_api_key(serve: Serve, work: Callable[..., Work
     body = {"kind": "wait", "queue": "waits", "payload": {"seconds": 0}}
     shop = {"Authorization": "Bearer key-of-a-shop"}
     job = httpx.post(f"{server.url}/v1/jobs", json=body, headers=shop).raise_for_status().json()
-    worker = work(server, "waits", api_key="key-of-a-worker")
+    worker = work(server.url, "waits", api_key="key-of-a-worker")
     assert worker.next_line() == f"{job['id']} succeeded"
 
 
 def test_example_worker_stops_when_its_lease_is_lost(serve: Serve, work: Callable[..., Worker]) -> None:
     server = serve()
     job = submit(server, 3600)
-    worker = work(server, "waits")
+    worker = work(server.url, "waits")
     held = wait_for_state(server, job["id"], "running")["lease_version"]
     httpx.post(f"{server.url}/v1/jobs/{job['id']}/cancel", json={"force": True}).raise_for_status()
     assert worker.next_line() == f"{job['id']} lost"
@@ -183,7 +184,7 @@ def test_example_worker_stops_when_its_lease_is_lost(serve: Serve, work: Callabl
 def test_example_worker_stops_when_a_cancel_is_asked_for(serve: Serve, work: Callable[..., Worker]) -> None:
     server = serve()
     job = submit(server, 3600)
-    worker = work(server, "waits")
+    worker = work(server.url, "waits")
     wait_for_state(server, job["id"], "running")
     assert httpx.post(f"{server.url}/v1/jobs/{job['id']}/cancel").status_code == 202
     assert worker.next_line() == f"{job['id']} cancelled"
@@ -192,11 +193,26 @@ def test_example_worker_stops_when_a_cancel_is_asked_for(serve: Serve, work: Cal
 def test_example_worker_outlives_a_server_that_is_away(serve: Serve, work: Callable[..., Worker]) -> None:
     server = serve()
     job = submit(server, 4)
-    worker = work(server, "waits")
+    worker = work(server.url, "waits")
     wait_for_state(server, job["id"], "running")
     server.kill()
     serve(port=server.port)
     assert worker.next_line() == f"{job['id']} succeeded"
+
+
+def test_example_worker_repeats_a_call_whose_answer_was_cut_off(work: Callable[..., Worker]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(DEADLINE_SECONDS)
+        work(f"http://127.0.0.1:{listener.getsockname()[1]}", "waits")
+        bodies = []
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as request:
+                headers = list(iter(request.readline, b"\r\n"))
+                length = next(int(line.split()[1]) for line in headers if line.startswith(b"Content-Length"))
+                bodies.append(request.read(length))
+                connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"jobs": [')
+    assert bodies[0] == bodies[1]
 
 
 def wait_for_state(server: ServerProcess, job_id: str, state: str) -> dict[str, Any]:
