@@ -157,7 +157,7 @@ public class Worker {
     String complete(Attempt attempt, String result) throws InterruptedException {
         Answer answer = end(attempt, "complete", ", \"result\": " + result);
         if (answer.status != 413 && answer.status != 422) return answer.state();
-        return fail(attempt, "result_refused", Json.text(Json.members(answer.content).get("detail")), false);
+        return fail(attempt, "result_refused", answer.content, false);
     }
 
     String fail(Attempt attempt, String type, String message, boolean retryable) throws InterruptedException {

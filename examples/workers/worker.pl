@@ -59,7 +59,8 @@ sub call {
             next;
         }
         sleep $pause;    # Only with an empty answer: the server shuts down, and another one takes over.
-        return ($answer->{status}, $json->decode($answer->{content}), $sent);
+        my $content = eval { $json->decode($answer->{content}) } // {detail => $answer->{content}};
+        return ($answer->{status}, $content, $sent);
     }
 }
 
@@ -137,7 +138,7 @@ sub lease {
     my %wish = (worker_id => $worker_id, queues => [$queue], request_id => unique());
     @wish{qw(wait_seconds lease_seconds)} = ($wait, $lease + 0);
     local $is_waiting = 1;
-    return if $drain_until;
+    die "draining\n" if $drain_until;
     return call(POST => '/v1/leases', \%wish, $wait + 10, now() + $lease);
 }
 
@@ -147,7 +148,9 @@ $SIG{TERM} = $SIG{INT} = sub {
 };
 my $problem = '';
 until ($drain_until || $problem) {
-    my ($status, $answer, $sent) = eval { lease() } or next;
+    my ($status, $answer, $sent) = eval { lease() };
+    last if $@ eq "draining\n";
+    die $@ if $@;
     $problem = "$status $answer->{detail}\n" if $status && $status != 200;
     say "$_->{id} ", run($_, $sent) for @{$answer->{jobs} // []};
 }

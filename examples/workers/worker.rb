@@ -17,7 +17,7 @@ require "socket"
 class Stop < StandardError; end
 # Raised in the thread that waits for work.
 class Drain < StandardError; end
-# A refusal that the same call would get again.
+# A 4xx: the same call would be refused again.
 class Refused < StandardError
   attr_reader :status
 
@@ -25,6 +25,8 @@ class Refused < StandardError
     super(message)
     @status = status
   end
+
+  def lease_lost? = [404, 409].include?(status)
 end
 
 # Does the work. Stop interrupts it wherever it is; `ensure` clears up.
@@ -40,6 +42,7 @@ class Worker
 
   def initialize(address, queue, lease_seconds:, drain_seconds:, api_key:)
     @address, @queue, @lease, @drain = address, queue, lease_seconds, drain_seconds
+    @lock = Mutex.new
     @headers = {"Content-Type" => "application/json"}
     @headers["Authorization"] = "Bearer #{api_key}" if api_key
     @id = "#{Socket.gethostname}-#{SecureRandom.uuid}"
@@ -91,8 +94,7 @@ class Worker
     beats = Thread.new { beat(path, version, sent, handler) }
     begin
       result = handler.value
-    rescue Exception => error # rubocop:disable Lint/RescueException - whatever ends a handler is reported
-      nil
+    rescue Exception => error # Whatever ends a handler is reported.
     end
     case [handler[:stop], error]
     in ["lease_lost", _] then "lost" # Somebody else may have the job by now.
@@ -109,28 +111,29 @@ class Worker
     loop do
       sleep [renewed + @lease / 3 * rand(0.9..1.0) - now, 0].max
       answer, sent = post("#{path}/heartbeat", {lease_version: version}, timeout: @lease / 3, give_up: renewed + @lease)
-      return tell_to_stop(handler, "lease_lost") unless answer
+      break unless answer
 
       renewed = sent
       tell_to_stop(handler, "cancelled") if answer["cancel_requested"]
     end
+    tell_to_stop(handler, "lease_lost")
   rescue Refused
     tell_to_stop(handler, "lease_lost")
   end
 
   # The first reason stays.
   def tell_to_stop(handler, reason)
-    return if handler[:stop]
+    @lock.synchronize do
+      return if handler.nil? || handler[:stop]
 
-    handler[:stop] = reason
-    handler.raise(Stop, reason)
+      handler[:stop] = reason
+      handler.raise(Stop, reason)
+    end
   end
 
   def complete(path, version, result)
     finish("#{path}/complete", {lease_version: version, result: result})
   rescue Refused => refusal
-    raise unless [413, 422].include?(refusal.status)
-
     fail_with(path, version, "result_refused", refusal.message, retryable: false)
   end
 
@@ -139,9 +142,13 @@ class Worker
     finish("#{path}/fail", {lease_version: version, error: error, retryable: retryable})
   end
 
-  def finish(path, body)
-    job, = post(path, body)
-    job ? job["state"] : "lost"
+  def finish(path, body, **limits)
+    job, = post(path, body, **limits)
+    job ? job["state"] : "unanswered"
+  rescue Refused => refusal
+    raise unless refusal.lease_lost?
+
+    "lost"
   end
 
   # Gives back what is held now: by a handler that did not end in time, or in an answer that nobody has read.
@@ -149,8 +156,8 @@ class Worker
     held, = call(Net::HTTP::Get, "/v1/leases?worker_id=#{@id}", nil, timeout: GRACE, give_up: now + GRACE)
     held&.fetch("leases")&.each do |lease|
       body = {lease_version: lease["lease_version"]}
-      released, = post("/v1/jobs/#{lease['job_id']}/release", body, timeout: GRACE, give_up: now + GRACE)
-      puts "#{lease['job_id']} #{released['state']}" if released
+      state = finish("/v1/jobs/#{lease['job_id']}/release", body, timeout: GRACE, give_up: now + GRACE)
+      puts "#{lease['job_id']} #{state}"
     end
   end
 
@@ -158,8 +165,7 @@ class Worker
     call(Net::HTTP::Post, path, body, **limits)
   end
 
-  # Sends the same call until there is an answer, and returns it with the time of sending; nil when the lease is lost, or
-  # when it is time to give up.
+  # Sends the same call until there is an answer, and returns it with the time of sending; nil when it is time to give up.
   def call(method, path, body, timeout: 30, give_up: Float::INFINITY)
     longest = 0.1
     content = JSON.generate(body) if body
@@ -170,7 +176,6 @@ class Worker
       when 200
         sleep pause # Only with an empty answer: the server shuts down, and another one takes over.
         return JSON.parse(answer.body, max_nesting: false), sent
-      when 404, 409 then return nil
       when 0, 429, 500.. then sleep [pause, longest * rand(0.5..1.0)].max
       else raise Refused.new(answer.code.to_i, answer.body)
       end

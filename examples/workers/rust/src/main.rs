@@ -68,7 +68,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Sends the same call until there is an answer or the time is over; says when the answered one was sent.
+    /// Sends the same call until there is an answer or the time is over; says when it was last sent.
     fn call(&self, path: &str, body: &Value, timeout: Duration, until: Option<Instant>) -> (Answer, Instant) {
         let mut longest = Duration::from_millis(100);
         loop {
@@ -91,23 +91,35 @@ impl Worker {
         }
     }
 
-    fn send(&self, path: &str, body: &Value, timeout: Duration) -> Result<(u16, Value, Duration), ureq::Error> {
+    fn send(
+        &self,
+        path: &str,
+        body: &Value,
+        timeout: Duration,
+    ) -> Result<(u16, Value, Duration), ureq::Error> {
         let method = if body.is_null() { "GET" } else { "POST" };
-        let mut request = ureq::http::Request::builder().method(method).uri(format!("{}{path}", self.address));
+        let mut request =
+            ureq::http::Request::builder().method(method).uri(format!("{}{path}", self.address));
         if let Some(key) = &self.api_key {
             request = request.header("Authorization", format!("Bearer {key}"));
         }
         let request = request.header("Content-Type", "application/json");
         let content = if body.is_null() { String::new() } else { body.to_string() };
-        let request = self.agent.configure_request(request.body(content)?).timeout_global(Some(timeout)).build();
+        let request =
+            self.agent.configure_request(request.body(content)?).timeout_global(Some(timeout)).build();
         let mut answer = self.agent.run(request)?;
-        let retry_after = answer.headers().get("Retry-After").and_then(|text| text.to_str().ok()?.parse().ok());
-        let content = answer.body_mut().read_json()?;
-        Ok((answer.status().as_u16(), content, Duration::from_secs(retry_after.unwrap_or(0))))
+        let retry_after =
+            answer.headers().get("Retry-After").and_then(|text| text.to_str().ok()?.parse().ok());
+        let retry_after = Duration::from_secs(retry_after.unwrap_or(0));
+        let content = answer.body_mut().read_json();
+        match answer.status().as_u16() {
+            200 => Ok((200, content?, retry_after)),
+            status => Ok((status, content.unwrap_or_default(), retry_after)),
+        }
     }
 
     /// Leases and runs jobs until the shutdown, or until the service refuses to lease.
-    fn work(self: &Arc<Self>) -> Result<(), String> {
+    fn work(&self) -> Result<(), String> {
         // The lease counts from before the call, so the call should not wait for most of it.
         let wait = (self.lease / 3).min(Duration::from_secs(20));
         while !self.draining.load(SeqCst) {
@@ -125,7 +137,11 @@ impl Worker {
                         let stop = Arc::new(Flag::default());
                         *self.running.lock().unwrap() = Some(stop.clone());
                         if !self.draining.load(SeqCst) {
-                            println!("{} {}", job["id"].as_str().unwrap_or_default(), self.run(job, sent, &stop));
+                            println!(
+                                "{} {}",
+                                job["id"].as_str().unwrap_or_default(),
+                                self.run(job, sent, &stop)
+                            );
                         }
                         *self.running.lock().unwrap() = None;
                     }
@@ -139,23 +155,25 @@ impl Worker {
     }
 
     /// From the lease to the end of the attempt; gives what became of the job.
-    fn run(self: &Arc<Self>, job: &Value, sent: Instant, stop: &Arc<Flag>) -> String {
+    fn run(&self, job: &Value, sent: Instant, stop: &Flag) -> String {
         let path = format!("/v1/jobs/{}", job["id"].as_str().unwrap_or_default());
-        let lease_version = job["lease_version"].clone();
-        let ended = Arc::new(Flag::default());
-        let beats = (self.clone(), path.clone(), lease_version.clone(), stop.clone(), ended.clone());
-        thread::spawn(move || beats.0.beat(&beats.1, &beats.2, sent, &beats.3, &beats.4));
-        let (payload, told) = (job["payload"].clone(), stop.clone());
-        let result = thread::spawn(move || handle(&payload, &told)).join().unwrap_or(Err("panicked".to_owned()));
-        let state = match (stop.wait(Duration::ZERO), result) {
-            (Some("lease_lost"), _) => "lost".to_owned(),
-            (_, Ok(result)) => self.complete(&path, &lease_version, result),
-            (Some("shutdown"), Err(_)) => self.end(&path, "release", &json!({"lease_version": lease_version})),
-            (Some("cancelled"), Err(message)) => self.fail(&path, &lease_version, "cancelled", &message, true),
-            (_, Err(message)) => self.fail(&path, &lease_version, "failed", &message, true),
-        };
-        ended.raise("ended");
-        state
+        let lease_version = &job["lease_version"];
+        let ended = Flag::default();
+        thread::scope(|scope| {
+            scope.spawn(|| self.beat(&path, lease_version, sent, stop, &ended));
+            let handler = scope.spawn(|| handle(&job["payload"], stop));
+            let result = handler.join().unwrap_or(Err("panicked".to_owned()));
+            let state = match (stop.wait(Duration::ZERO), result) {
+                // Somebody else may have the job by now.
+                (Some("lease_lost"), _) => "lost".to_owned(),
+                (_, Ok(result)) => self.complete(&path, lease_version, &result),
+                (Some("shutdown"), Err(_)) => self.release(&path, lease_version),
+                (Some(reason), Err(message)) => self.fail(&path, lease_version, reason, &message, true),
+                (None, Err(message)) => self.fail(&path, lease_version, "failed", &message, true),
+            };
+            ended.raise("ended");
+            state
+        })
     }
 
     /// Renews the lease every third of its time until `ended`; stops the handler when it is lost or to be cancelled.
@@ -179,21 +197,28 @@ impl Worker {
         }
     }
 
-    fn complete(&self, path: &str, lease_version: &Value, result: Value) -> String {
+    fn complete(&self, path: &str, lease_version: &Value, result: &Value) -> String {
         let body = json!({"lease_version": lease_version, "result": result});
-        match self.call(&format!("{path}/complete"), &body, Duration::from_secs(30), None).0 {
-            Answer::Refused(413 | 422, detail) => self.fail(path, lease_version, "result_refused", &detail, false),
+        match self.end(path, "complete", &body) {
+            Answer::Refused(413 | 422, detail) => {
+                self.fail(path, lease_version, "result_refused", &detail, false)
+            }
             answer => state(answer),
         }
     }
 
     fn fail(&self, path: &str, lease_version: &Value, kind: &str, message: &str, retryable: bool) -> String {
         let error = json!({"type": kind, "message": message});
-        self.end(path, "fail", &json!({"lease_version": lease_version, "error": error, "retryable": retryable}))
+        let body = json!({"lease_version": lease_version, "error": error, "retryable": retryable});
+        state(self.end(path, "fail", &body))
     }
 
-    fn end(&self, path: &str, verb: &str, body: &Value) -> String {
-        state(self.call(&format!("{path}/{verb}"), body, Duration::from_secs(30), None).0)
+    fn release(&self, path: &str, lease_version: &Value) -> String {
+        state(self.end(path, "release", &json!({"lease_version": lease_version})))
+    }
+
+    fn end(&self, path: &str, verb: &str, body: &Value) -> Answer {
+        self.call(&format!("{path}/{verb}"), body, Duration::from_secs(30), None).0
     }
 
     /// Gives back what is held now: by a handler that did not end in time, or in an answer that nobody has read.
@@ -238,7 +263,8 @@ fn watch_signals(events: Sender<Result<(), String>>) {
 }
 
 fn main() {
-    let [_, address, queue] = env::args().collect::<Vec<_>>().try_into().expect("two arguments: address and queue");
+    let [_, address, queue] =
+        env::args().collect::<Vec<_>>().try_into().expect("two arguments: address and queue");
     let worker = Arc::new(Worker {
         address,
         queue,
