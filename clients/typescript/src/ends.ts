@@ -1,0 +1,178 @@
+/** The ends of attempts: gathered while a call is under way, sent together, repeated until answered. */
+
+import {
+  type Answer,
+  type Call,
+  isUnacceptable,
+  Outdated,
+  repeat,
+  type Service,
+  type Weather,
+} from "./calls.js";
+import { type Problem, problemOf } from "./errors.js";
+import { lossOf } from "./heartbeats.js";
+import type { Lease, Leases } from "./leases.js";
+import type { Log } from "./log.js";
+import type { End } from "./outcomes.js";
+import type { Wire } from "./wire.js";
+
+const ITEMS_A_CALL = 250;
+/** Below the service's limit for a body of many, however many bytes a character takes. */
+const CHARACTERS_A_CALL = 4_000_000;
+const MESSAGE_CHARACTERS = 1_000;
+
+interface Item {
+  readonly lease: Lease;
+  /** Written once, so that a repeat is the same byte for byte. */
+  readonly text: string;
+  /** What was refused has been replaced by this: there is nothing left to send instead. */
+  readonly isLast: boolean;
+  readonly answered: () => void;
+}
+
+/** Sends the ends of all attempts, each verb in calls of its own, one of each at a time. */
+export class Ends {
+  readonly #service: Service;
+  readonly #leases: Leases;
+  readonly #log: Log;
+  readonly #lines: Readonly<Record<End["verb"], Line>>;
+  readonly #timeoutSeconds: number;
+  readonly #weather: Weather;
+  readonly #closing = new AbortController();
+
+  constructor(
+    service: Service,
+    leases: Leases,
+    settings: { readonly timeoutSeconds: number; readonly weather: Weather; readonly log: Log },
+  ) {
+    this.#service = service;
+    this.#leases = leases;
+    this.#timeoutSeconds = settings.timeoutSeconds;
+    this.#weather = settings.weather;
+    this.#log = settings.log;
+    const line = (verb: End["verb"]) => new Line((items) => this.#send(verb, items));
+    this.#lines = { complete: line("complete"), fail: line("fail"), release: line("release") };
+  }
+
+  /** Send an end. Returns when it was answered, whatever the answer, or when the worker gives up on it. */
+  send(lease: Lease, { verb, members }: End): Promise<void> {
+    lease.isEnding = true;
+    return new Promise((answered) => {
+      try {
+        this.#lines[verb].add({ lease, text: this.#write(lease, members), isLast: false, answered });
+      } catch (failure) {
+        // It has no JSON: a bigint, or a circle.
+        this.#sendInstead({ lease, answered }, failure instanceof Error ? failure.message : String(failure));
+      }
+    });
+  }
+
+  /** Give up on what is not answered yet. */
+  stop(): void {
+    this.#closing.abort();
+  }
+
+  #write(lease: Lease, members: Wire): string {
+    return this.#service.json.stringify({ job_id: lease.jobId, lease_version: lease.version, ...members });
+  }
+
+  /** End a job whose end was refused. */
+  #sendInstead({ lease, answered }: Pick<Item, "lease" | "answered">, detail: string): void {
+    const error = { type: "result_refused", message: detail.slice(0, MESSAGE_CHARACTERS) };
+    const text = this.#write(lease, { error, retryable: false });
+    this.#lines.fail.add({ lease, text, isLast: true, answered });
+  }
+
+  async #send(verb: End["verb"], gathered: readonly Item[]): Promise<void> {
+    const items = gathered.filter(({ lease }) => lease.loss === undefined);
+    for (const { lease, answered } of gathered) if (lease.loss !== undefined) answered();
+    if (items.length === 0) return;
+    try {
+      const answer = await this.#answerTo(verb, items);
+      if (answer.status === 200) this.#take(items, answer);
+      else if (items.length > 1) for (const item of items) await this.#send(verb, [item]);
+      else for (const item of items) this.#refused(item, problemOf(answer.status, answer.body));
+    } catch (failure) {
+      if (!(this.#closing.signal.aborted || failure instanceof Outdated)) throw failure;
+      for (const item of items) item.answered();
+    }
+  }
+
+  /** Repeat until there are results or a refusal of what was sent: nothing else is an answer to an end. */
+  #answerTo(verb: End["verb"], items: readonly Item[]): Promise<Answer> {
+    const call: Call = {
+      method: "POST",
+      path: `/v1/leases/${verb}`,
+      body: `{"items":[${items.map(({ text }) => text).join(",")}]}`,
+      timeoutSeconds: this.#timeoutSeconds,
+    };
+    let tries = 0;
+    const next = () => {
+      tries += 1;
+      // A heartbeat was told meanwhile that these leases are over: that is the answer.
+      if (tries > 1 && items.every(({ lease }) => lease.loss !== undefined)) throw new Outdated();
+      return call;
+    };
+    return repeat(this.#service, next, {
+      signal: this.#closing.signal,
+      weather: this.#weather,
+      isAnswer: (answer) =>
+        isUnacceptable(answer) || (answer.status === 200 && resultsOf(answer.body).length === items.length),
+    });
+  }
+
+  #take(items: readonly Item[], answer: Answer): void {
+    const results = resultsOf(answer.body);
+    items.forEach(({ lease, answered }, place) => {
+      const result = results[place] as Wire;
+      const isHeld = result.status === "ok" || result.status === "replayed";
+      if (!isHeld) this.#leases.lose(lease, lossOf(lease, result));
+      answered();
+    });
+  }
+
+  #refused(item: Item, { detail }: Problem): void {
+    const { jobId, version: leaseVersion } = item.lease;
+    this.#log.error("fencepost: the end of a job was refused", { jobId, leaseVersion, detail });
+    if (item.isLast) item.answered();
+    else this.#sendInstead(item, detail);
+  }
+}
+
+/** What waits for the call that is under way. */
+class Line {
+  readonly #send: (items: readonly Item[]) => Promise<void>;
+  #waiting: Item[] = [];
+  #isSending = false;
+
+  constructor(send: (items: readonly Item[]) => Promise<void>) {
+    this.#send = send;
+  }
+
+  add(item: Item): void {
+    this.#waiting.push(item);
+    if (this.#isSending) return;
+    this.#isSending = true;
+    // Handlers that end in the same turn of the event loop go together; nobody waits for a timer.
+    setImmediate(() => void this.#sendAll());
+  }
+
+  async #sendAll(): Promise<void> {
+    while (this.#waiting.length > 0) await this.#send(this.#take());
+    this.#isSending = false;
+  }
+
+  #take(): Item[] {
+    let characters = 0;
+    const tooMany = this.#waiting.findIndex(({ text }, place) => {
+      characters += text.length;
+      return place > 0 && (place >= ITEMS_A_CALL || characters > CHARACTERS_A_CALL);
+    });
+    return this.#waiting.splice(0, tooMany === -1 ? this.#waiting.length : tooMany);
+  }
+}
+
+function resultsOf(body: unknown): readonly unknown[] {
+  const results = (body as Wire | null)?.results;
+  return Array.isArray(results) ? results : [];
+}

@@ -1,0 +1,147 @@
+/** How a handler ends, and what is sent for it. */
+
+import { FencepostError, type StopReason } from "./errors.js";
+import type { FollowUp } from "./types.js";
+import { type Wire, writeJob } from "./wire.js";
+
+/** Success with follow-up jobs. A plain result needs no wrapping: just return it. */
+export class Complete {
+  readonly outcome = "complete";
+  readonly result: unknown;
+  readonly enqueue: readonly FollowUp[];
+
+  constructor(result: unknown, enqueue: readonly FollowUp[]) {
+    this.result = result;
+    this.enqueue = enqueue;
+  }
+}
+
+/** The job is given back, and its attempt too. */
+export class Release {
+  readonly outcome = "release";
+  readonly delaySeconds: number | undefined;
+  readonly reason: string | undefined;
+
+  constructor(delaySeconds: number | undefined, reason: string | undefined) {
+    this.delaySeconds = delaySeconds;
+    this.reason = reason;
+  }
+}
+
+/** The handler has completed the job in a transaction of its own; nothing is sent. */
+export class Settled {
+  readonly outcome = "settled";
+}
+
+export interface FailOptions {
+  /** False makes the job dead at once. True when left out. */
+  readonly retryable?: boolean;
+  /** Replaces the job's backoff. */
+  readonly retryAfterSeconds?: number;
+  /** For whoever reads the job: what kind of error this is. `Fail` when left out. */
+  readonly type?: string;
+  readonly details?: unknown;
+}
+
+/** A failure with a say in what happens next. Return it or throw it: both mean the same. */
+export class Fail extends FencepostError {
+  override readonly name: string = "Fail";
+  readonly outcome = "fail";
+  readonly options: FailOptions;
+
+  constructor(message: string, options: FailOptions = {}) {
+    super(message);
+    this.options = options;
+  }
+}
+
+/** Succeed with a result, and create follow-up jobs in the same transaction. */
+export function complete(
+  result?: unknown,
+  options: { readonly enqueue?: readonly FollowUp[] } = {},
+): Complete {
+  return new Complete(result, options.enqueue ?? []);
+}
+
+/** Fail. `fail("no such account", { retryable: false })` */
+export function fail(message: string, options: FailOptions = {}): Fail {
+  return new Fail(message, options);
+}
+
+/** Give the job back: it cannot be done now. The attempt does not count. */
+export function release(options: { readonly delaySeconds?: number; readonly reason?: string } = {}): Release {
+  return new Release(options.delaySeconds, options.reason);
+}
+
+/** Return this after `LeasedJob.completeIn` and the commit. */
+export const SETTLED = new Settled();
+
+/** What is sent at the end of an attempt, beside the job's id and version. */
+export interface End {
+  readonly verb: "complete" | "fail" | "release";
+  readonly members: Wire;
+}
+
+/** An end that was decided elsewhere, in a thread. */
+export class Decided {
+  readonly end: End | undefined;
+
+  constructor(end: End | undefined) {
+    this.end = end;
+  }
+}
+
+/** How a handler's promise ended. */
+export type Ending = { readonly returned: unknown } | { readonly thrown: unknown };
+
+const STACK_CHARACTERS = 4_000;
+
+/**
+ * Decide what to send. Undefined means nothing: the job has been settled elsewhere.
+ *
+ * Not for a lost lease, for which nothing is ever sent. A handler that was told to stop and throws has done as
+ * it was told; what it returns, or says with `fail`, is its own word and counts.
+ */
+export function endOf(ending: Ending, stopReason: StopReason | undefined): End | undefined {
+  if ("thrown" in ending && !(ending.thrown instanceof Fail)) {
+    if (stopReason === "shutdown") return { verb: "release", members: { reason: "the worker shut down" } };
+    return endOfError(ending.thrown, stopReason);
+  }
+  const outcome = "thrown" in ending ? ending.thrown : ending.returned;
+  if (outcome instanceof Decided) return outcome.end;
+  if (outcome instanceof Fail) return endOfFail(outcome);
+  if (outcome instanceof Complete) return endOfComplete(outcome);
+  if (outcome instanceof Release) {
+    return { verb: "release", members: { delay_seconds: outcome.delaySeconds, reason: outcome.reason } };
+  }
+  return outcome instanceof Settled ? undefined : { verb: "complete", members: { result: outcome } };
+}
+
+function endOfComplete({ result, enqueue }: Complete): End {
+  const jobs = enqueue.length > 0 ? enqueue.map(writeJob) : undefined;
+  return { verb: "complete", members: { result, enqueue: jobs } };
+}
+
+function endOfFail({ message, options }: Fail): End {
+  return {
+    verb: "fail",
+    members: {
+      error: { type: options.type ?? "Fail", message, details: options.details },
+      retryable: options.retryable,
+      retry_after_seconds: options.retryAfterSeconds,
+    },
+  };
+}
+
+function endOfError(thrown: unknown, stopReason: StopReason | undefined): End {
+  const isError = thrown instanceof Error;
+  const type = stopReason === "cancelled" ? "cancelled" : isError ? typeName(thrown) : typeof thrown;
+  const details = isError && thrown.stack ? { stack: thrown.stack.slice(0, STACK_CHARACTERS) } : undefined;
+  const error = { type, message: isError ? thrown.message : String(thrown), details };
+  return { verb: "fail", members: { error } };
+}
+
+/** A subclass that did not name itself is better known by its class. */
+function typeName(error: Error): string {
+  return error.name === "Error" ? error.constructor.name : error.name;
+}
