@@ -1,0 +1,88 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { complete, fail, release, SETTLED, Stopped } from "fencepost";
+import { type End, endOf } from "../src/outcomes.js";
+
+class PaymentRefused extends Error {}
+
+function errorOf(end: End | undefined): Record<string, unknown> {
+  assert.equal(end?.verb, "fail");
+  return end.members.error as Record<string, unknown>;
+}
+
+test("what a handler returns is the result", () => {
+  assert.deepEqual(endOf({ returned: { sent: true } }, undefined), {
+    verb: "complete",
+    members: { result: { sent: true } },
+  });
+});
+
+test("a result that looks like an outcome is a result", () => {
+  const returned = { outcome: "release", reason: "mine" };
+  assert.deepEqual(endOf({ returned }, undefined)?.members, { result: returned });
+});
+
+test("follow-up jobs go with the completion, in the words of the protocol", () => {
+  const end = endOf(
+    { returned: complete(1, { enqueue: [{ kind: "mail", maxAttempts: 3, runAt: new Date(0) }] }) },
+    undefined,
+  );
+  assert.deepEqual(JSON.parse(JSON.stringify(end)), {
+    verb: "complete",
+    members: {
+      result: 1,
+      enqueue: [{ kind: "mail", max_attempts: 3, run_at: "1970-01-01T00:00:00.000Z" }],
+    },
+  });
+});
+
+test("an error fails the attempt under its own name", () => {
+  assert.equal(errorOf(endOf({ thrown: new TypeError("no text") }, undefined)).type, "TypeError");
+  const error = errorOf(endOf({ thrown: new PaymentRefused("card") }, undefined));
+  assert.equal(error.type, "PaymentRefused");
+  assert.equal(error.message, "card");
+  assert.match((error.details as { stack: string }).stack, /outcomes\.test/);
+});
+
+test("what is thrown and no error fails the attempt too", () => {
+  assert.deepEqual(errorOf(endOf({ thrown: "just text" }, undefined)), {
+    type: "string",
+    message: "just text",
+    details: undefined,
+  });
+});
+
+test("a Fail means the same returned and thrown", () => {
+  const refusal = fail("no such account", { retryable: false, type: "unknown_account", details: { id: 7 } });
+  const end = endOf({ returned: refusal }, undefined);
+  assert.deepEqual(end, endOf({ thrown: refusal }, undefined));
+  assert.deepEqual(end?.members, {
+    error: { type: "unknown_account", message: "no such account", details: { id: 7 } },
+    retryable: false,
+    retry_after_seconds: undefined,
+  });
+});
+
+test("a release gives the job back as the handler says", () => {
+  assert.deepEqual(endOf({ returned: release({ delaySeconds: 5, reason: "busy" }) }, "shutdown"), {
+    verb: "release",
+    members: { delay_seconds: 5, reason: "busy" },
+  });
+});
+
+test("nothing is sent for a job that was settled elsewhere", () => {
+  assert.equal(endOf({ returned: SETTLED }, undefined), undefined);
+});
+
+test("a handler that stops for a cancel fails as cancelled", () => {
+  assert.equal(errorOf(endOf({ thrown: new Stopped("cancelled") }, "cancelled")).type, "cancelled");
+});
+
+test("a handler that stops for a shutdown gives the job back", () => {
+  assert.equal(endOf({ thrown: new Stopped("shutdown") }, "shutdown")?.verb, "release");
+});
+
+test("a result counts although the handler was told to stop", () => {
+  assert.equal(endOf({ returned: 1 }, "cancelled")?.verb, "complete");
+  assert.equal(endOf({ returned: 1 }, "shutdown")?.verb, "complete");
+});

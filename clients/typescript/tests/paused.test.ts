@@ -1,0 +1,37 @@
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { createInterface } from "node:readline";
+import { test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { client, newQueue, post } from "./support.js";
+
+test("a worker that was paused for longer than its lease writes nothing when it wakes", async () => {
+  const queue = newQueue();
+  const { job } = await client.submit("long", null, { queue });
+  const program = fileURLToPath(new URL("./paused-worker.js", import.meta.url));
+  const paused = spawn(process.execPath, [program, queue], { stdio: ["ignore", "pipe", "inherit"] });
+  const exited = once(paused, "exit");
+  try {
+    const lines = createInterface(paused.stdout)[Symbol.asyncIterator]();
+    const said = async () => (await lines.next()).value as string;
+    assert.equal(await said(), "started");
+
+    paused.kill("SIGSTOP");
+    const next = { worker_id: "next", queues: [queue], wait_seconds: 30, lease_seconds: 60 };
+    const { jobs } = (await post("/v1/leases", next)) as { jobs: { lease_version: number }[] };
+    assert.equal(jobs[0]?.lease_version, 2);
+
+    paused.kill("SIGCONT");
+    assert.equal(await said(), "lease_lost");
+    assert.equal(await said(), "LeaseLost");
+    paused.kill("SIGTERM");
+    assert.deepEqual(await exited, [0, null]);
+
+    assert.equal((await client.get(job.id)).leaseVersion, 2);
+    await post(`/v1/jobs/${job.id}/complete`, { lease_version: 2, result: "from the next worker" });
+    assert.equal((await client.get(job.id)).result, "from the next worker");
+  } finally {
+    paused.kill("SIGKILL");
+  }
+});
