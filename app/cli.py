@@ -1,4 +1,4 @@
-"""The command line: serve, migrate, openapi, expire, doctor. The only reader of argv.
+"""The command line: serve, migrate, grant, openapi, expire, doctor. The only reader of argv.
 
 An option wins over its environment variable. Exit codes: 0 done, 1 failed or something is wrong, 2 bad
 settings or usage; every failure that an operator can mend is one line on stderr.
@@ -28,6 +28,7 @@ from app.main import create_app, migrate, run_doctor, run_expire
 from app.processes import ServerProcesses
 from app.serving import ServingError, listener_url, open_listener, serve_app
 from app.settings import Settings, SettingsError, environment_of_child
+from app.store.privileges import grant
 
 _logger = logging.getLogger(__name__)
 
@@ -113,6 +114,16 @@ def migrate_command(data_dir: str | None) -> None:
     settings = _settings(data_dir)
     with _database(settings, may_create=True) as database_url:
         migrate(settings.listen_url or database_url)
+
+
+@main.command("grant")
+@click.argument("role")
+@_data_dir_option
+def grant_command(role: str, data_dir: str | None) -> None:
+    """Let a role of the database call the functions for applications."""
+    settings = _settings(data_dir)
+    with _database(settings) as database_url:
+        grant(settings.listen_url or database_url, role)
 
 
 @main.command()

@@ -6,6 +6,7 @@ must be able to create databases). Fixtures, from the inside out:
     database_url   an empty, migrated database
     conn           a transaction on it, rolled back
     context        what operations take; ``signals`` records what they told
+    application    a program beside the service, whose role was granted the functions for applications
     client         the application in this process, over ASGI
     serve          starts real server processes on the database
     tell           writes something at the end of the whole run
@@ -37,6 +38,7 @@ from app.operations.context import Context
 from app.operations.upkeep import make_partitions
 from app.settings import Settings
 from app.store.engine import Connection, Database
+from tests.support.application import Application, role_on
 from tests.support.pooler import Pooler
 from tests.support.server import SERVE, ServerProcess
 from tests.support.signals import RecordedSignals
@@ -183,6 +185,12 @@ def signals() -> RecordedSignals:
 @pytest.fixture
 def context(database: Database, signals: RecordedSignals) -> Context:
     return Context(database, Retention(), signals)
+
+
+@pytest.fixture
+def application(database_url: str) -> Iterator[Application]:
+    with role_on(database_url) as role:
+        yield Application(database_url, role)
 
 
 @pytest.fixture

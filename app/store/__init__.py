@@ -2,6 +2,7 @@
 
     engine         connections, their settings, and what a database in trouble is called
     schema         migrations, and whether the schema is the one this code was written for
+    privileges     what a role of an application may do
     submissions    insert jobs, claim idempotency keys
     leases         lease, heartbeat, complete
     endings        the one way an attempt ends other than in success
@@ -16,5 +17,5 @@
     doctor         what must hold of the whole schema
 
 Functions take an open connection, never commit, and take lists: one item is a list of one.
-The tables are drawn in migrations/versions/0001_storage_by_state.sql.
+The tables are drawn in migrations/versions/0002_jobs_stay.sql, the functions for applications in 0003.
 """

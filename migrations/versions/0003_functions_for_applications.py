@@ -1,7 +1,7 @@
 """Functions for applications on the same database: enqueue, hold_lease and complete.
 
-The statements stand in the .sql file beside this one, as those of 0001 do. No table changes, so there is a way
-down: jobs that came or ended by the functions stay.
+The statements stand in the .sql file beside this one, as those of 0001 do. No table changes, so there is a
+way down: jobs that came or ended by the functions stay.
 """
 
 from pathlib import Path
