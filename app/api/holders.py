@@ -1,6 +1,7 @@
 """What a holder says, one job or many at once. Every call shows lease_version, the fencing token."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,6 +17,7 @@ from app.domain.calls import RenewedLease
 from app.domain.errors import FencepostError
 from app.domain.job import Token
 from app.operations.heartbeat import heartbeat_leases
+from app.operations.patience import answer_all
 from app.operations.settle import Settled, complete_leases, end_leases
 
 routes = Routes()
@@ -136,7 +138,7 @@ async def heartbeat_many(
         requests.heartbeat(item.job_id, item, limits, pointer=f"/items/{index}")
         for index, item in enumerate(asked.items)
     ]
-    given = await heartbeat_leases(service.context, beats)
+    given = await answer_all(partial(heartbeat_leases, service.context), beats)
     results = [_renewed_item(beat.token, one) for beat, one in zip(beats, given, strict=True)]
     return answer(answers.ManyView(results))
 
@@ -149,7 +151,7 @@ async def complete_many(request: Request, service: Service, asked: schemas.Compl
     items = requests.completing_many(
         asked.items, service.limits, pointer="/items", trace=trace_headers_of(request)
     )
-    given = await complete_leases(service.context, items, with_jobs=False)
+    given = await answer_all(partial(complete_leases, service.context, with_jobs=False), items)
     return _settled_many([item.token for item in items], given)
 
 
@@ -160,7 +162,7 @@ async def complete_many(request: Request, service: Service, asked: schemas.Compl
 async def fail_many(_request: Request, service: Service, asked: schemas.FailManyRequest) -> Response:
     requests.check_item_count(len(asked.items), service.limits, pointer="/items")
     items = [requests.failing(item.job_id, item, service.limits) for item in asked.items]
-    given = await end_leases(service.context, items, with_jobs=False)
+    given = await answer_all(partial(end_leases, service.context, with_jobs=False), items)
     return _settled_many([item.token for item in items], given)
 
 
@@ -171,7 +173,7 @@ async def fail_many(_request: Request, service: Service, asked: schemas.FailMany
 async def release_many(_request: Request, service: Service, asked: schemas.ReleaseManyRequest) -> Response:
     requests.check_item_count(len(asked.items), service.limits, pointer="/items")
     items = [requests.releasing(item.job_id, item) for item in asked.items]
-    given = await end_leases(service.context, items, with_jobs=False)
+    given = await answer_all(partial(end_leases, service.context, with_jobs=False), items)
     return _settled_many([item.token for item in items], given)
 
 

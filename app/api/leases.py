@@ -14,6 +14,7 @@ from app.api.routing import Endpoint, Query, Routes, answer, body, gone, within_
 from app.api.service import Service
 from app.api.views import held_lease_view, leased_jobs_view, settled_item_views
 from app.domain.caller import Scope
+from app.operations.patience import answer_all
 from app.operations.retries import retried
 from app.store.reads import read_leases
 
@@ -54,7 +55,7 @@ async def _lease(request: Request, service: Service, asked: schemas.LeaseJobsReq
     if asked.complete is not None:
         # A request_id that was used with another body is refused before anything is changed.
         await service.polls.check(wish)
-        given = await service.complete_calls.submit(completings) if completings else []
+        given = await answer_all(service.complete_calls.submit, completings) if completings else []
         completed = settled_item_views([item.token for item in completings], given)
     jobs = await service.polls.lease(
         wish, wait_seconds=asked.wait_seconds, disconnected=partial(gone, request)

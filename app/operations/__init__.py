@@ -6,6 +6,7 @@
     heartbeat   extend leases
     settle      complete, fail and release, and the repeats of each
     refusals    why a presented lease_version is not held
+    patience    asks again for a lease that an application has locked
     manage      cancel, redrive and edit one job
     expire      end leases whose clock ran out
     upkeep      promote due jobs, make and drop partitions, forget old keys

@@ -5,11 +5,13 @@ because they queue up behind the statements in flight. An answer still means com
 """
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from app.domain.errors import FencepostError, Unavailable
+from app.operations.patience import patiently
 
 # A statement has a time limit; so much of opaque JSON is written well within it.
 MAX_WEIGHT_BYTES = 8 * 1024 * 1024
@@ -49,7 +51,10 @@ class Coalescer(Generic[Item, Answer]):
         self._is_starting = False
 
     async def submit(self, item: Item) -> Answer:
-        """Return the item's answer, or raise its refusal."""
+        """Return the item's answer, or raise its refusal; one that is busy is asked for again."""
+        return await patiently(functools.partial(self._submit, item))
+
+    async def _submit(self, item: Item) -> Answer:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         self._queue.append((item, future))

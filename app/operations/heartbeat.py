@@ -6,7 +6,8 @@ from app.domain.calls import Heartbeat, RenewedLease
 from app.domain.errors import FencepostError
 from app.domain.job import Token
 from app.operations.context import Context
-from app.operations.refusals import explain
+from app.operations.patience import LeaseBusy
+from app.operations.refusals import Explanation, explain
 from app.operations.retries import retried
 from app.operations.rounds import rounds
 from app.store import leases, reads
@@ -16,7 +17,11 @@ from app.store import leases, reads
 async def heartbeat_leases(
     context: Context, beats: Sequence[Heartbeat]
 ) -> list[RenewedLease | FencepostError]:
-    """Extend what is held; the rest is refused item by item. A job that stands twice is beaten twice."""
+    """Extend what is held; the rest is refused item by item. A job that stands twice is beaten twice.
+
+    A lease that is locked is alive for as long as it is: a beat that stores nothing may be answered with the
+    expiry as it is.
+    """
     answers: dict[int, RenewedLease | FencepostError] = {}
     turns = list(rounds([beat.token.job_id for beat in beats]))
     database = context.database
@@ -27,8 +32,15 @@ async def heartbeat_leases(
             refusals = await explain(conn, missing, retention=context.retention)
             for index in indexes:
                 token = beats[index].token
-                answers[index] = renewed.get(token.job_id) or refusals[token].refusal
+                answers[index] = renewed.get(token.job_id) or _refusal(refusals[token], beats[index])
     return [answers[index] for index in range(len(beats))]
+
+
+def _refusal(known: Explanation, beat: Heartbeat) -> FencepostError:
+    held = known.held_job
+    if held is None or held.lease is None or beat.seq is not None or beat.with_checkpoint:
+        return known.refusal
+    return LeaseBusy(RenewedLease(held.lease.expires_at, held.lease.deadline_at, held.lease.cancel_requested))
 
 
 @retried
@@ -39,4 +51,7 @@ async def verify_leases(context: Context, tokens: Sequence[Token]) -> list[None 
         refusals = await explain(
             conn, [token for token in tokens if token not in held], retention=context.retention
         )
-    return [None if token in held else refusals[token].refusal for token in tokens]
+    return [
+        None if token in held or refusals[token].held_job is not None else refusals[token].refusal
+        for token in tokens
+    ]

@@ -18,6 +18,7 @@ from app.domain.errors import (
 from app.domain.job import Job, JobState, Outcome
 from app.domain.machine import Decision, Ending
 from app.operations.context import Context
+from app.operations.patience import LeaseBusy, patient
 from app.operations.retries import retried
 from app.store import endings, reads
 from app.store import jobs as stored_jobs
@@ -57,6 +58,8 @@ async def cancel_job(context: Context, job_id: str, *, reason: str | None, force
                 conn, locked.token, error=_cancel_error(reason), version_step=int(force)
             )
             return True
+        if force and not await endings.lock_leases(conn, [locked.token]):
+            raise LeaseBusy
         await stored_jobs.request_cancel(conn, locked.token, reason=reason)
         if force:
             ending = Ending(Outcome.CANCELLED)
@@ -118,6 +121,7 @@ def _announce(context: Context, placed: Placed) -> None:
         context.signals.job_scheduled(placed.due_in_seconds)
 
 
+@patient
 @retried
 async def _with_locked_job(
     context: Context, job_id: str, write: Callable[[Connection, LockedJob], Awaitable[T]]
@@ -127,8 +131,11 @@ async def _with_locked_job(
         async with context.database.begin() as conn:
             locked = await stored_jobs.lock_job(conn, job_id, retention=context.retention)
             if locked is None:
-                if not await reads.read_jobs(conn, [job_id], retention=context.retention):
+                known = await reads.read_jobs(conn, [job_id], retention=context.retention)
+                if not known:
                     raise JobNotFound(job_id)
+                if known[job_id].state is JobState.RUNNING:
+                    raise LeaseBusy
                 continue
             written = await write(conn, locked)
             after = await reads.read_jobs(conn, [job_id], retention=context.retention)

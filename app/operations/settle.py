@@ -2,7 +2,7 @@
 
 Each is fenced by (job_id, lease_version). A call that finds its version ended is a repeat when the record
 of that attempt carries the same fingerprint; then it is answered, and nothing changes. Anything else
-is 409 lease_lost, and nothing changes either.
+is 409 lease_lost, and nothing changes either. A lease that is locked is neither: LeaseBusy.
 """
 
 import random
@@ -189,7 +189,9 @@ async def _settle(
                     )
                     continue
                 known = explanations[token]
-                if known.job is not None and is_repeat(known.record, fingerprint=requests[index].fingerprint):
+                is_known = is_repeat(known.record, fingerprint=requests[index].fingerprint)
+                # A job that still runs was read before the commit that the record was read after.
+                if is_known and known.job is not None and known.held_job is None:
                     answers[index] = Settled(known.job.state, is_replay=True, job=known.job)
                 else:
                     answers[index] = known.refusal

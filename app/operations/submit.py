@@ -10,6 +10,7 @@ from app.domain.errors import FencepostError, IdempotencyKeyReused, LeaseLost, U
 from app.domain.job import Job, JobSpec, JobState, Token
 from app.domain.retention import Retention
 from app.operations.context import Context
+from app.operations.patience import patient
 from app.operations.refusals import explain
 from app.operations.retries import retried
 from app.store import bulk, reads, submissions
@@ -49,6 +50,7 @@ async def submit_jobs(context: Context, specs: Sequence[JobSpec]) -> list[Submit
     return answers
 
 
+@patient
 @retried
 async def submit_batch(context: Context, specs: Sequence[JobSpec]) -> list[Submitted]:
     """Create all of the jobs or none; raises the first refusal, its pointer naming the item."""
@@ -156,7 +158,7 @@ async def _lost_parents(
     held = await submissions.lock_parents(conn, list(tokens.values()))
     lost = {index: token for index, token in tokens.items() if token not in held}
     explanations = await explain(conn, list(set(lost.values())), retention=retention)
-    return {index: explanations[token].lease_lost for index, token in lost.items()}
+    return {index: explanations[token].refusal_of_child for index, token in lost.items()}
 
 
 def _leaders(specs: Sequence[JobSpec], lost: dict[int, FencepostError]) -> dict[Key, int]:

@@ -3,7 +3,7 @@
     lock_leases  read what a decision needs, row locks held until commit
     end_leases   leases -> ready, scheduled or finished, as decided; one row of attempts each
 
-Locks are taken in the order of job_id. The rows that come back are the answer.
+Leases that somebody else has locked are passed over. The rows that come back are the answer.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
       SELECT * FROM unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i
   )) IS TRUE
 ORDER BY l.job_id
-FOR UPDATE OF l
+FOR UPDATE OF l SKIP LOCKED
 """)
 
 # The last error of a job is kept through releases. A cancel's reason is the error of a job that is
@@ -142,7 +142,10 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 async def lock_leases(conn: Connection, tokens: Sequence[Token]) -> dict[str, LockedLease]:
-    """Lock the leases that are held until the transaction ends; return what is known of them by job_id."""
+    """Lock the leases that are held until the transaction ends; return what is known of them by job_id.
+
+    Never waits: a lease that somebody else has locked is missing, as one that is not held.
+    """
     rows = await conn.execute(
         LOCK_LEASES,
         token_arrays(tokens),

@@ -26,12 +26,13 @@ LOCK_SCHEDULED = sql("""
 SELECT job_id, lease_version, attempt, queue FROM fencepost.scheduled WHERE job_id = :job_id FOR UPDATE
 """)
 
+# Strong enough to ask for a cancel, and no stronger: who holds the lease in SQL does not stand in its way.
 LOCK_RUNNING = sql("""
 SELECT l.job_id, l.lease_version, l.attempt, j.queue
 FROM fencepost.leases l
 JOIN fencepost.jobs j ON j.job_id = l.job_id
 WHERE l.job_id = :job_id
-FOR UPDATE OF l
+FOR NO KEY UPDATE OF l SKIP LOCKED
 """)
 
 LOCK_FINISHED = sql("""
@@ -180,9 +181,10 @@ _PLACES: tuple[tuple[JobState, Statement], ...] = (
 
 
 async def lock_job(conn: Connection, job_id: str, *, retention: Retention) -> LockedJob | None:
-    """Lock a job where it is. None: there is no such job, or it moved while it was looked for.
+    """Lock a job where it is. None: there is none, it moved while it was looked for, or its lease is locked.
 
-    Waits for a rival that is moving it. The caller asks again when ``reads.read_jobs`` still knows it.
+    Waits for a rival that is moving a job that does not run. A lease is kept from whatever else would write
+    it, not from who holds it in SQL. The caller asks again when ``reads.read_jobs`` still knows the job.
     """
     for state, statement in _PLACES:
         for row in await conn.execute(statement, {"job_id": job_id}):

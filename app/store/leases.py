@@ -7,6 +7,10 @@
 Every write to a lease has ``job_id AND lease_version`` in its WHERE, and the rows that come back are the
 answer: what is missing was not held. Locks are taken in the order of job_id.
 
+No statement waits for the lock on a lease: an application may hold one for as long as its transaction lasts.
+A row whose xmax is 0 is locked by nobody; any other one is locked before it is written, and passed over where
+that cannot be done at once. What was passed over is missing from the answer though it is held.
+
 A plan that was made while a table was physically empty may walk the whole table once it is full, whatever
 the planner is told about joins: hence ``= ANY`` over the ids that are joined anyway, and LIMIT 1.
 """
@@ -132,7 +136,7 @@ GROUP BY poll, queue
 
 # A lower seq than before leaves the whole progress as it is; only a higher one restarts the clock.
 # Rows are written in the order of the input, which is sorted: the planner is told to join by nested loop
-# (connections.SETTINGS), and locking them first would write one more log record a lease.
+# (connections.SETTINGS), and locking all of them first would write one more log record a lease.
 HEARTBEAT_LEASES = sql("""
 WITH input AS (
     SELECT * FROM unnest(
@@ -158,6 +162,9 @@ SET expires_at = least(now() + make_interval(secs => COALESCE(i.extend_seconds, 
 FROM input i
 WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
   AND l.job_id = i.job_id AND l.lease_version = i.lease_version
+  AND (l.xmax = '0' OR EXISTS (
+      SELECT FROM fencepost.leases free WHERE free.job_id = l.job_id FOR NO KEY UPDATE SKIP LOCKED
+  ))
 RETURNING l.job_id, l.expires_at, l.deadline_at, l.cancel_requested
 """)
 
@@ -174,6 +181,9 @@ WITH input AS MATERIALIZED (
     DELETE FROM fencepost.leases l
     WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
       AND ((l.job_id, l.lease_version) IN (SELECT job_id, lease_version FROM input)) IS TRUE
+      AND (l.xmax = '0' OR EXISTS (
+          SELECT FROM fencepost.leases free WHERE free.job_id = l.job_id FOR UPDATE SKIP LOCKED
+      ))
     RETURNING l.*
 ), paired AS MATERIALIZED (
     SELECT e.*, i.result, i.fingerprint FROM ended e FULL JOIN input i ON i.job_id = e.job_id
@@ -289,7 +299,7 @@ def leased_job(row: Any) -> LeasedJob:
 
 
 async def heartbeat_leases(conn: Connection, beats: Sequence[Heartbeat]) -> dict[str, RenewedLease]:
-    """Extend the leases that are held, by job_id; a job that is missing from the answer is not.
+    """Extend the leases that are held, by job_id; a job that is missing from the answer is not, or is locked.
 
     A job may stand only once. An expiry never passes the deadline.
     """
@@ -314,7 +324,7 @@ async def complete_leases(conn: Connection, completions: Sequence[Completion]) -
     """Record success of the jobs whose callers still hold their leases; return their ids.
 
     A job may stand only once. lease_version is the fencing token that lease_jobs handed out; a job that
-    is missing from the answer is not running under it, and nothing of it was changed.
+    is missing from the answer is not running under it, or is locked; nothing of it was changed.
     """
     completions = sorted(completions, key=lambda item: item.token.job_id)
     rows = await conn.execute(

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from app.domain.idempotency import complete_fingerprint
 from app.domain.job import Attempt, HeldLease, Job, JobState, Lease, Outcome, Progress, Token
 from app.domain.machine import Record
 from app.domain.retention import Retention
@@ -96,17 +97,18 @@ WHERE l.worker_id = :worker_id
 ORDER BY l.job_id
 """)
 
-# As in READ_JOBS: looked up one by one, in the partitions of the days since the oldest job was made.
+# As in READ_JOBS: looked up one by one, in the partitions of the days since the oldest job was made. A job
+# that was completed in SQL has no fingerprint: its result stands for it.
 READ_RECORDS = sql("""
-SELECT i.job_id, i.lease_version, r.outcome, r.fingerprint
+SELECT i.job_id, i.lease_version, r.outcome, r.fingerprint, r.result
 FROM unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS i (job_id, lease_version)
 CROSS JOIN LATERAL (
-    SELECT a.outcome, a.fingerprint
+    SELECT a.outcome, a.fingerprint, CAST(NULL AS json) AS result
     FROM fencepost.attempts a
     WHERE a.job_id = i.job_id AND a.lease_version = i.lease_version
       AND a.ended_at >= CAST(:oldest AS timestamptz)
     UNION ALL
-    SELECT 'succeeded', f.fingerprint
+    SELECT 'succeeded', f.fingerprint, CASE WHEN f.fingerprint IS NULL THEN f.result END
     FROM fencepost.finished f
     WHERE f.job_id = i.job_id AND f.lease_version = i.lease_version AND f.state = 'succeeded'
       AND f.finished_at >= CAST(:oldest AS timestamptz)
@@ -232,11 +234,14 @@ async def read_records(conn: Connection, tokens: Sequence[Token]) -> dict[Token,
     oldest = created_at_of(min(token.job_id for token in tokens)) if tokens else None
     rows = await conn.execute(READ_RECORDS, {**token_arrays(tokens), "oldest": oldest})
     return {
-        Token(row.job_id, row.lease_version): Record(
-            Outcome(row.outcome), None if row.fingerprint is None else bytes(row.fingerprint)
-        )
-        for row in rows
+        Token(row.job_id, row.lease_version): Record(Outcome(row.outcome), _fingerprint(row)) for row in rows
     }
+
+
+def _fingerprint(row: Any) -> bytes | None:
+    if row.fingerprint is not None:
+        return bytes(row.fingerprint)
+    return complete_fingerprint(row.result, ()) if row.outcome == Outcome.SUCCEEDED else None
 
 
 async def read_finished_ids(conn: Connection, job_ids: Sequence[str]) -> set[str]:

@@ -30,7 +30,7 @@ WHERE l.job_id = ANY (CAST(:job_ids AS uuid[]))
       SELECT * FROM unnest(CAST(:job_ids AS uuid[]), CAST(:lease_versions AS bigint[])) AS held
   )) IS TRUE
 ORDER BY l.job_id
-FOR KEY SHARE OF l
+FOR KEY SHARE OF l SKIP LOCKED
 """)
 
 # Sorted, so that two batches with the same keys in opposite order wait for each other, and never both.
@@ -144,7 +144,7 @@ class TakenKey(msgspec.Struct, frozen=True):
 async def lock_parents(conn: Connection, tokens: Sequence[Token]) -> set[Token]:
     """Return which of the tokens are held, and keep them held until the transaction ends.
 
-    Waits for a rival that is ending one of them; whichever commits first decides.
+    Never waits: one that a rival is just ending is missing, as one that is not held.
     """
     wanted = sorted(set(tokens), key=lambda token: token.job_id)
     rows = await conn.execute(

@@ -27,7 +27,7 @@ from tests.support.api import (
     submit,
     tell_ok,
 )
-from tests.support.rivals import rival
+from tests.support.rivals import Pauses
 
 
 def done(leased: Json, **members: object) -> Json:
@@ -242,12 +242,12 @@ async def test_completions_of_many_calls_at_once_are_each_answered_by_their_own(
 
 
 async def test_a_lock_on_one_lease_does_not_hold_up_the_calls_of_others(
-    client: httpx.AsyncClient, database: Database
+    client: httpx.AsyncClient, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, *others = await leased_jobs(client, 4)
     async with database.begin() as conn:
         await endings.lock_leases(conn, [Token(held["id"], held["lease_version"])])
-        stuck = await rival(database, call(client, done(held)))
+        stuck = await Pauses(monkeypatch).first_of(call(client, done(held)))
         for other in others:
             answer = await call(client, done(other))
             assert [each["status"] for each in answer["completed"]] == ["ok"]

@@ -1,6 +1,12 @@
-"""Holder calls against each other, the reaper, people and children: the row lock decides, once."""
+"""Holder calls against each other, the reaper, people and children: the row lock decides, once.
+
+No verb waits for the lock on a lease: it answers LeaseBusy, and is asked again.
+"""
 
 import asyncio
+from functools import partial
+
+import pytest
 
 from app.domain.calls import Heartbeat, RenewedLease
 from app.domain.errors import FencepostError, LeaseLost
@@ -11,8 +17,9 @@ from app.operations.context import Context
 from app.operations.expire import expire_leases
 from app.operations.heartbeat import heartbeat_leases
 from app.operations.lease import lease_jobs
+from app.operations.patience import LeaseBusy, answer_all
 from app.operations.settle import complete_leases, end_leases
-from app.operations.submit import submit_jobs
+from app.operations.submit import submit_batch, submit_jobs
 from app.store import clocks, endings, jobs, leases, submissions
 from app.store.endings import EndedLease
 from tests.support.factory import (
@@ -20,8 +27,9 @@ from tests.support.factory import (
     assert_healthy,
     complete,
     completing,
+    count_rows,
     elapse,
-    failing,
+    fail,
     heartbeat,
     lease,
     leased,
@@ -33,7 +41,7 @@ from tests.support.factory import (
     token_of,
     wish,
 )
-from tests.support.rivals import rival
+from tests.support.rivals import Pauses, rival
 
 
 async def expired(context: Context) -> Token:
@@ -43,27 +51,28 @@ async def expired(context: Context) -> Token:
     return token
 
 
-async def test_a_complete_that_waits_for_the_reaper_is_refused(context: Context) -> None:
+async def test_a_complete_that_meets_the_reaper_is_refused_after_it(context: Context) -> None:
     token = await expired(context)
     async with context.database.begin() as conn:
         [locked] = await clocks.lock_run_out_leases(conn, max_leases=10)
-        completing_late = await rival(context.database, complete(context, token))
+        assert isinstance(await complete(context, token), LeaseBusy)
         ending = Ending(Outcome.LEASE_EXPIRED)
         await endings.end_leases(conn, [EndedLease(locked.token, ending, Decision(JobState.READY, 1))])
-    answer = await completing_late
+        assert isinstance(await complete(context, token), LeaseBusy)
+    answer = await complete(context, token)
     assert isinstance(answer, LeaseLost)
     assert answer.reason == "expired"
     assert (await read(context, token.job_id)).state is JobState.READY
     await assert_healthy(context)
 
 
-async def test_a_complete_that_waits_for_a_reaper_that_gives_up_is_accepted(context: Context) -> None:
+async def test_a_complete_that_meets_a_reaper_that_gives_up_is_accepted_after_it(context: Context) -> None:
     token = await expired(context)
     async with context.database.begin() as conn:
         await clocks.lock_run_out_leases(conn, max_leases=10)
-        completing_late = await rival(context.database, complete(context, token))
+        assert isinstance(await complete(context, token), LeaseBusy)
         await conn.run(b"ROLLBACK")
-    assert settled(await completing_late).state is JobState.SUCCEEDED
+    assert settled(await complete(context, token)).state is JobState.SUCCEEDED
     await assert_healthy(context)
 
 
@@ -107,84 +116,94 @@ async def test_of_two_completions_of_one_version_one_is_accepted_and_the_other_r
     token = token_of(await leased(context))
     async with context.database.begin() as conn:
         await leases.complete_leases(conn, [completing(token, "1").completion])
-        same = await rival(context.database, complete(context, token, result="1"))
-    assert settled(await same).is_replay
+        assert isinstance(await complete(context, token, result="1"), LeaseBusy)
+    assert settled(await complete(context, token, result="1")).is_replay
 
 
 async def test_of_two_different_endings_of_one_version_the_second_is_refused(context: Context) -> None:
     token = token_of(await leased(context))
     async with context.database.begin() as conn:
         await leases.complete_leases(conn, [completing(token).completion])
-        failing_too = await rival(context.database, end_leases(context, [failing(token)], with_jobs=False))
-    [answer] = await failing_too
+        assert isinstance(await fail(context, token), LeaseBusy)
+    answer = await fail(context, token)
     assert isinstance(answer, LeaseLost)
     assert answer.reason == "finished"
     await assert_healthy(context)
 
 
-async def test_a_heartbeat_that_waits_for_a_completion_is_refused(context: Context) -> None:
-    token = token_of(await leased(context))
+async def test_a_heartbeat_that_meets_a_completion_is_put_off_with_the_expiry_as_it_is(
+    context: Context,
+) -> None:
+    job = await leased(context)
+    token = token_of(job)
     async with context.database.begin() as conn:
         await leases.complete_leases(conn, [completing(token).completion])
-        beating = await rival(context.database, heartbeat(context, Heartbeat(token)))
-    answer = await beating
+        answer = await heartbeat(context, Heartbeat(token, extend_seconds=3600.0))
+        assert isinstance(answer, LeaseBusy)
+        assert answer.instead == RenewedLease(job.lease_expires_at, job.deadline_at, cancel_requested=False)
+        # What it has to say would be lost, so nothing but a refusal may stand for its answer.
+        for beat in (Heartbeat(token, seq=1), Heartbeat(token, with_checkpoint=True, checkpoint="7")):
+            answer = await heartbeat(context, beat)
+            assert isinstance(answer, LeaseBusy)
+            assert answer.instead is None
+    answer = await heartbeat(context, Heartbeat(token))
     assert isinstance(answer, LeaseLost)
     assert answer.reason == "finished"
 
 
-async def test_a_completion_that_waits_for_a_heartbeat_is_accepted_with_its_checkpoint(
+async def test_a_completion_that_meets_a_heartbeat_is_accepted_after_it_with_its_checkpoint(
     context: Context,
 ) -> None:
     token = token_of(await leased(context))
     async with context.database.begin() as conn:
         await leases.heartbeat_leases(conn, [Heartbeat(token, with_checkpoint=True, checkpoint="7")])
-        late = await rival(context.database, complete(context, token))
-    assert settled(await late).state is JobState.SUCCEEDED
+        assert isinstance(await complete(context, token), LeaseBusy)
+    assert settled(await complete(context, token)).state is JobState.SUCCEEDED
     assert (await read(context, token.job_id)).checkpoint == "7"
 
 
-async def test_a_completion_that_waits_for_a_forced_cancel_is_refused(context: Context) -> None:
+async def test_a_completion_that_meets_a_forced_cancel_is_refused_after_it(context: Context) -> None:
     token = token_of(await leased(context))
     async with context.database.begin() as conn:
         await jobs.request_cancel(conn, token, reason="now")
-        late = await rival(context.database, complete(context, token))
+        assert isinstance(await complete(context, token), LeaseBusy)
         ending, decision = Ending(Outcome.CANCELLED), Decision(JobState.CANCELLED, 1)
         await endings.end_leases(conn, [EndedLease(token, ending, decision, version_step=1)])
-    answer = await late
+    answer = await complete(context, token)
     assert isinstance(answer, LeaseLost)
     assert answer.reason == "cancelled"
     await assert_healthy(context)
 
 
-async def test_a_cancel_that_waits_for_a_completion_finds_the_job_finished(context: Context) -> None:
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_cancel_that_meets_a_completion_finds_the_job_finished(
+    context: Context, pauses: Pauses, *, force: bool
+) -> None:
     token = token_of(await leased(context))
     async with context.database.begin() as conn:
         await leases.complete_leases(conn, [completing(token).completion])
-        cancelling = await rival(
-            context.database, manage.cancel_job(context, token.job_id, reason=None, force=True)
-        )
+        cancelling = await pauses.first_of(manage.cancel_job(context, token.job_id, reason=None, force=force))
     [outcome] = await asyncio.gather(cancelling, return_exceptions=True)
     assert isinstance(outcome, FencepostError)
     assert outcome.code == "already_finished"
     assert (await read(context, token.job_id)).state is JobState.SUCCEEDED
 
 
-async def test_a_failure_that_waits_for_a_cancel_request_cancels_the_job(context: Context) -> None:
+async def test_a_failure_that_meets_a_cancel_request_cancels_the_job_after_it(context: Context) -> None:
     token = token_of(await leased(context))
     async with context.database.begin() as conn:
         await jobs.request_cancel(conn, token, reason="stop")
-        late = await rival(context.database, end_leases(context, [failing(token)], with_jobs=False))
-    [answer] = await late
-    assert settled(answer).state is JobState.CANCELLED
+        assert isinstance(await fail(context, token), LeaseBusy)
+    assert settled(await fail(context, token)).state is JobState.CANCELLED
 
 
-async def test_a_cancel_that_waits_for_a_release_cancels_the_job_where_it_went(context: Context) -> None:
+async def test_a_cancel_that_meets_a_release_cancels_the_job_where_it_went(
+    context: Context, pauses: Pauses
+) -> None:
     token = token_of(await leased(context))
     async with context.database.begin() as conn:
         await endings.lock_leases(conn, [token])
-        cancelling = await rival(
-            context.database, manage.cancel_job(context, token.job_id, reason=None, force=False)
-        )
+        cancelling = await pauses.first_of(manage.cancel_job(context, token.job_id, reason=None, force=False))
         ended = EndedLease(token, Ending(Outcome.RELEASED), Decision(JobState.READY, 0))
         await endings.end_leases(conn, [ended])
     assert (await cancelling).job.state is JobState.CANCELLED
@@ -197,15 +216,19 @@ async def test_two_batches_that_name_leases_in_opposite_order_do_not_deadlock(co
     there, back = [Heartbeat(token) for token in tokens], [Heartbeat(token) for token in tokens[::-1]]
     for _ in range(10):
         answers = await asyncio.gather(
-            *(heartbeat_leases(context, beats) for beats in (there, back, there, back))
+            *(answer_all(partial(heartbeat_leases, context), beats) for beats in (there, back, there, back))
         )
         assert all(isinstance(answer, RenewedLease) for batch in answers for answer in batch)
+    complete_all = partial(complete_leases, context, with_jobs=False)
     # A deadlock would be raised as Unavailable.
     await asyncio.gather(
-        complete_leases(context, [completing(token) for token in tokens], with_jobs=False),
-        complete_leases(context, [completing(token) for token in tokens[::-1]], with_jobs=False),
-        end_leases(context, [releasing(token) for token in tokens[::-1]], with_jobs=False),
+        answer_all(complete_all, [completing(token) for token in tokens]),
+        answer_all(complete_all, [completing(token) for token in tokens[::-1]]),
+        answer_all(
+            partial(end_leases, context, with_jobs=False), [releasing(token) for token in tokens[::-1]]
+        ),
     )
+    assert await count_rows(context, "leases") == 0
     await assert_healthy(context)
 
 
@@ -216,34 +239,44 @@ def child_of(token: Token) -> JobSpec:
     return JobSpec(kind="child", queue="children", parent=Parent(token.job_id, token.lease_version))
 
 
-async def test_a_parent_that_ends_waits_for_a_child_that_is_being_created(context: Context) -> None:
+async def test_a_parent_ends_after_a_child_that_is_being_created(context: Context) -> None:
     token = token_of(await leased(context))
     async with context.database.begin() as conn:
         assert await submissions.lock_parents(conn, [token]) == {token}
-        completing_parent = await rival(context.database, complete(context, token))
+        assert isinstance(await complete(context, token), LeaseBusy)
         await submissions.insert_jobs(conn, [(0, child_of(token), None)])
-    assert settled(await completing_parent).state is JobState.SUCCEEDED
+    assert settled(await complete(context, token)).state is JobState.SUCCEEDED
     [child] = await lease(context, "children")
     assert child.parent == Parent(token.job_id, token.lease_version)
 
 
-async def test_a_child_that_waits_for_the_end_of_its_parents_lease_is_refused(context: Context) -> None:
+async def test_a_child_that_meets_the_end_of_its_parents_lease_is_refused_after_it(
+    context: Context, pauses: Pauses
+) -> None:
     token = token_of(await leased(context))
     async with context.database.begin() as conn:
         await leases.complete_leases(conn, [completing(token).completion])
-        creating = await rival(context.database, submit_jobs(context, [child_of(token)]))
-    [answer] = await creating
+        # Others that are submitted with it are not held up; a batch is asked for again as a whole.
+        other, answer = await submit_jobs(context, [JobSpec(kind="other"), child_of(token)])
+        assert accepted(other).created
+        assert isinstance(answer, LeaseBusy)
+        batch = await pauses.first_of(submit_batch(context, [JobSpec(kind="other"), child_of(token)]))
+    [refusal] = await asyncio.gather(batch, return_exceptions=True)
+    assert isinstance(refusal, LeaseLost)
+    assert refusal.pointer == "/jobs/1/parent"
+    assert await count_rows(context, "jobs") == 2
+    [answer] = await submit_jobs(context, [child_of(token)])
     assert isinstance(answer, LeaseLost)
     assert answer.reason == "finished"
 
 
-async def test_a_child_that_waits_for_an_end_that_is_undone_is_created(context: Context) -> None:
+async def test_a_child_that_meets_an_end_that_is_undone_is_created_after_it(context: Context) -> None:
     token = token_of(await leased(context))
     async with context.database.begin() as conn:
         await leases.complete_leases(conn, [completing(token).completion])
-        creating = await rival(context.database, submit_jobs(context, [child_of(token)]))
+        assert isinstance((await submit_jobs(context, [child_of(token)]))[0], LeaseBusy)
         await conn.run(b"ROLLBACK")
-    assert accepted((await creating)[0]).created
+    assert accepted((await submit_jobs(context, [child_of(token)]))[0]).created
 
 
 async def test_a_heartbeat_does_not_wait_for_a_child_that_is_being_created(context: Context) -> None:

@@ -1,12 +1,14 @@
-"""Two connections that meet: one holds a lock, the other is seen to wait for it."""
+"""Two connections that meet: one holds a lock, the other is seen to wait for it, or to pass it over."""
 
 import asyncio
 import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import pytest
 from sqlalchemy import text
 
+from app.operations import patience
 from app.store.engine import Database
 
 T = TypeVar("T")
@@ -37,3 +39,25 @@ async def rival(database: Database, call: Coroutine[Any, Any, T], *, waits: bool
         async with asyncio.timeout(DEADLINE_SECONDS):
             await asyncio.wait([task])
     return task
+
+
+class Pauses:
+    """Tells when a verb has met a lease that is locked, and pauses until it asks again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._begun = asyncio.Event()
+        pause = patience._Patience.pause
+
+        async def told(waiting: patience._Patience) -> None:
+            self._begun.set()
+            await pause(waiting)
+
+        monkeypatch.setattr(patience._Patience, "pause", told)
+
+    async def first_of(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a call; return once it has met the lock."""
+        self._begun.clear()
+        task = asyncio.create_task(call)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await self._begun.wait()
+        return task
