@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -151,7 +152,7 @@ async def test_due_time_and_creation_are_those_of_the_call_and_not_of_the_transa
 NAME_RULE = "1 to 128 characters"
 DEEP = "[" * 101 + "]" * 101
 NOT_STRICT = r"holds U\+0000, a lone surrogate"
-INVALID: list[tuple[dict[str, object], str]] = [
+INVALID: list[tuple[dict[str, Any], str]] = [
     ({"kind": None}, f"kind: {NAME_RULE}"),
     ({"kind": ""}, f"kind: {NAME_RULE}"),
     ({"kind": ".a"}, f"kind: {NAME_RULE}"),
@@ -221,16 +222,16 @@ INVALID: list[tuple[dict[str, object], str]] = [
 
 @pytest.mark.parametrize(("parameters", "message"), INVALID, ids=range(len(INVALID)))
 async def test_a_parameter_that_cannot_be_is_refused_by_its_name_and_changes_nothing(
-    context: Context, application: Application, parameters: dict[str, object], message: str
+    context: Context, application: Application, parameters: dict[str, Any], message: str
 ) -> None:
     async with application.connect() as connection:
         with pytest.raises(REFUSED, match=f"^{message}"):
-            await enqueue(connection, **{"kind": "test", "idempotency_key": "k"} | parameters)  # type: ignore[arg-type]
+            await enqueue(connection, **{"kind": "test", "idempotency_key": "k"} | parameters)
     assert await count_rows(context, "jobs") == 0
     assert await count_rows(context, "idempotency_keys") == 0
 
 
-VALID: list[dict[str, object]] = [
+VALID: list[dict[str, Any]] = [
     {"kind": "A" + "z0_.:-" * 21 + "x"},
     {"idempotency_key": " k" + "~" * 253},
     {"priority": -32768},
@@ -253,10 +254,10 @@ VALID: list[dict[str, object]] = [
 
 @pytest.mark.parametrize("parameters", VALID, ids=range(len(VALID)))
 async def test_what_is_at_the_edge_of_its_range_is_taken_and_comes_back_as_it_was(
-    context: Context, application: Application, parameters: dict[str, object]
+    context: Context, application: Application, parameters: dict[str, Any]
 ) -> None:
     async with application.connect() as connection:
-        made = await enqueue(connection, **{"kind": "test"} | parameters)  # type: ignore[arg-type]
+        made = await enqueue(connection, **{"kind": "test"} | parameters)
     job = await read(context, made.job_id)
     if "payload" in parameters:
         assert job.payload == parameters["payload"]

@@ -66,7 +66,7 @@ def role_on(url: str, *, is_granted: bool = True) -> Iterator[str]:
             connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
 
 
-async def enqueue(connection: AppConnection, kind: str = "test", **parameters: object) -> Enqueued:
+async def enqueue(connection: AppConnection, kind: str | None = "test", **parameters: Any) -> Enqueued:
     """Call fencepost.enqueue with named parameters; return its row. Objects and lists are sent as JSON."""
     names = [sql.SQL("{} => %s").format(sql.Identifier(name)) for name in parameters]
     call = sql.SQL(", ").join([sql.SQL("%s"), *names])
