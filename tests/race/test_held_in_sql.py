@@ -502,7 +502,7 @@ async def test_a_call_that_waits_for_the_holder_has_no_connection_in_hand(
         ]
         # The only connection of the pool is free for all others.
         for _ in range(20):
-            assert await complete(context, token_of(await leased(context)))
+            settled(await complete(context, token_of(await leased(context))))
         assert not any(call.done() for call in calls)
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert not any(isinstance(outcome, LeaseBusy) for outcome in outcomes)
