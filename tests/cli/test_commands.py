@@ -66,9 +66,25 @@ def test_doctor_lists_what_is_wrong_and_then_fails(
     assert (result.exit_code, result.stdout.splitlines()) == (exit_code, findings)
 
 
-@pytest.mark.parametrize("command", ["migrate", "expire", "doctor"])
+def test_grant_names_the_role_and_goes_past_a_pooler(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted: list[tuple[str, str]] = []
+    monkeypatch.setattr(cli, "grant", lambda url, role: granted.append((url, role)))
+    assert runner.invoke(cli.main, ["grant", "shop"]).exit_code == 0
+    runner.invoke(cli.main, ["grant", "shop"], env={"FENCEPOST_LISTEN_URL": "postgresql://database/direct"})
+    assert granted == [(_URL, "shop"), ("postgresql://database/direct", "shop")]
+    assert runner.invoke(cli.main, ["grant"]).exit_code == 2
+
+
+def test_grant_to_a_role_that_is_not_there_fails_in_one_line(runner: CliRunner, database_url: str) -> None:
+    result = runner.invoke(cli.main, ["grant", "no such role"], env={"FENCEPOST_DATABASE_URL": database_url})
+    assert (result.exit_code, result.stderr) == (1, "Error: the database has no role 'no such role'\n")
+
+
+@pytest.mark.parametrize("command", ["migrate", "grant shop", "expire", "doctor"])
 def test_every_command_refuses_bad_settings(runner: CliRunner, command: str) -> None:
-    result = runner.invoke(cli.main, [command], env={"FENCEPOST_LOG_LEVEL": "loud"})
+    result = runner.invoke(cli.main, command.split(), env={"FENCEPOST_LOG_LEVEL": "loud"})
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1
     assert "FENCEPOST_LOG_LEVEL" in result.stderr
@@ -76,7 +92,7 @@ def test_every_command_refuses_bad_settings(runner: CliRunner, command: str) -> 
 
 def test_help_names_the_commands_and_hides_the_internal_one(runner: CliRunner) -> None:
     text = runner.invoke(cli.main, ["--help"]).stdout
-    assert all(name in text for name in ("serve", "migrate", "openapi", "expire", "doctor"))
+    assert all(name in text for name in ("serve", "migrate", "grant", "openapi", "expire", "doctor"))
     assert "serve-process" not in text
 
 
