@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 # No further try begins when this has passed since the first: a request has to be answered within five.
 MAX_SECONDS = 3.0
 # How long an answer is put off for which there is another one.
-SHORT_SECONDS = 0.25
+SHORT_SECONDS = 0.5
 FIRST_PAUSE_SECONDS = 0.01
 LONGEST_PAUSE_SECONDS = 0.25
 
