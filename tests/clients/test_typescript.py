@@ -17,7 +17,7 @@ _LIMIT_SECONDS = 300.0
 
 @pytest.mark.slow
 def test_the_typescript_client_passes_its_own_tests(
-    serve: Callable[..., ServerProcess], tmp_path: Path
+    serve: Callable[..., ServerProcess], database_url: str, tmp_path: Path
 ) -> None:
     needed_program("node")
     npm = needed_program("npm")
@@ -27,7 +27,8 @@ def test_the_typescript_client_passes_its_own_tests(
     _run(npm, "install", "--no-audit", "--no-fund", folder=folder)
     _run(npm, "run", "check", folder=folder)
     server = serve(reaper_interval_seconds=0.2)
-    _run(npm, "test", folder=folder, environ={"FENCEPOST_URL": server.url})
+    service = {"FENCEPOST_URL": server.url, "FENCEPOST_DATABASE_URL": database_url}
+    _run(npm, "test", folder=folder, environ=service)
 
 
 def _run(npm: Path, *arguments: str, folder: Path, environ: Mapping[str, str] | None = None) -> None:
