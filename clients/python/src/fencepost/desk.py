@@ -1,0 +1,80 @@
+"""The desk in the worker's process: wishes of handlers, carried into the worker's own loop."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import httpx
+
+from fencepost import wire
+from fencepost.calls import Calls
+from fencepost.conversations import Request, submission, submitted
+from fencepost.errors import JobNotFound, LeaseLost, Problem, Unavailable, lease_lost, problem_of
+from fencepost.heartbeats import Heartbeats
+from fencepost.inbox import Inbox
+from fencepost.jobs import NewJob, Submitted
+from fencepost.leases import Lease
+
+_TIMEOUT_SECONDS = 10.0
+
+Note = tuple[Lease, float | None, str | None]
+
+
+class LocalDesk:
+    """A Desk for any thread. ``lose`` is called for a lease that an answer says is over."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        calls: Calls,
+        heartbeats: Heartbeats,
+        lose: Callable[[Lease, Problem], None],
+    ) -> None:
+        self._loop = loop
+        self._calls = calls
+        self._heartbeats = heartbeats
+        self._lose = lose
+        self._notes: Inbox[Note] = Inbox(loop, lambda note: heartbeats.progress(*note))
+
+    def progress(self, lease: Lease, percent: float | None, message: str | None) -> None:
+        """Note how far the handler is."""
+        self._notes.put((lease, percent, message))
+
+    def checkpoint(self, lease: Lease, text: str) -> "Future[None]":
+        """Have a value stored by a heartbeat."""
+        return asyncio.run_coroutine_threadsafe(self._heartbeats.checkpoint(lease, text), self._loop)
+
+    def verify(self, lease: Lease) -> "Future[None]":
+        """Ask the service whether the lease is held."""
+        return asyncio.run_coroutine_threadsafe(self._verify(lease), self._loop)
+
+    def submit(self, lease: Lease, job: NewJob) -> "Future[Submitted]":
+        """Make a child job."""
+        return asyncio.run_coroutine_threadsafe(self._submit(lease, job), self._loop)
+
+    async def _verify(self, lease: Lease) -> None:
+        body = wire.bytes_of({"lease_version": lease.version})
+        await self._ask(lease, Request("POST", f"/v1/jobs/{lease.job_id}/verify", body, wire.HEADERS))
+
+    async def _submit(self, lease: Lease, job: NewJob) -> Submitted:
+        return submitted(await self._ask(lease, submission(job)))
+
+    async def _ask(self, lease: Lease, request: Request) -> httpx.Response:
+        """Repeat a call until it is answered or the lease is over."""
+        try:
+            answer = await self._calls.post(
+                request.path,
+                request.content,
+                headers=request.headers,
+                timeout_seconds=_TIMEOUT_SECONDS,
+                while_true=lambda: lease.phase == "running",
+            )
+        except Unavailable as error:
+            detail = "the lease ran out while the service was away"
+            raise lease_lost(lease.version, reason="expired", detail=detail) from error
+        if answer.is_success:
+            return answer
+        problem = problem_of(answer)
+        if isinstance(problem, LeaseLost | JobNotFound):
+            self._lose(lease, problem)
+        raise problem

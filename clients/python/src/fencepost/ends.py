@@ -1,0 +1,93 @@
+"""Ends of attempts: gathered while a call is under way, and sent in one call for many."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, get_args
+
+from fencepost import wire
+from fencepost.calls import Calls
+from fencepost.errors import Problem, problem_from, problem_of
+from fencepost.leases import Lease
+from fencepost.outcomes import End, Verb, end_of, result_refused
+
+log = logging.getLogger("fencepost")
+
+_TIMEOUT_SECONDS = 30.0
+_ITEMS = 250
+# Well below the service's limit for the body of a call for many.
+_CHARACTERS = 4 << 20
+
+Batch = list[tuple[Lease, End]]
+
+
+class Ends:
+    """The ends that are to be sent. ``free`` is called for a lease whose end has been answered."""
+
+    def __init__(self, calls: Calls, free: Callable[[Lease], None]) -> None:
+        self._calls = calls
+        self._free = free
+        self._queues: dict[Verb, deque[tuple[Lease, End]]] = {verb: deque() for verb in get_args(Verb)}
+        self._wakes: dict[Verb, asyncio.Event] = {verb: asyncio.Event() for verb in self._queues}
+
+    def add(self, lease: Lease, end: End) -> None:
+        """Send an end as soon as the call before it is answered."""
+        self._queues[end.verb].append((lease, end))
+        self._wakes[end.verb].set()
+
+    async def run(self, verb: Verb) -> None:
+        """Send the ends of one verb until it is cancelled."""
+        queue, wake = self._queues[verb], self._wakes[verb]
+        while True:
+            await wake.wait()
+            wake.clear()
+            while queue:
+                await self._send(verb, _taken_from(queue))
+
+    async def _send(self, verb: Verb, batch: Batch) -> None:
+        body = wire.many([end.text for _, end in batch])
+        answer = await self._calls.post(f"/v1/leases/{verb}", body, timeout_seconds=_TIMEOUT_SECONDS)
+        if answer.status_code == 200:
+            for (lease, _), result in zip(batch, answer.json()["results"], strict=True):
+                self._answered(lease, result)
+        elif answer.status_code not in (400, 413, 422):
+            log.error(
+                "%s is refused, %d leases are left to run out: %s", verb, len(batch), problem_of(answer)
+            )
+            for lease, _ in batch:
+                self._free(lease)
+        elif len(batch) > 1:
+            # One of them is to blame.
+            for item in batch:
+                await self._send(verb, [item])
+        else:
+            self._refused(*batch[0], problem_of(answer))
+
+    def _answered(self, lease: Lease, result: dict[str, Any]) -> None:
+        if result["status"] not in ("ok", "replayed"):
+            log_lost(lease, problem_from(409, {"code": "lease_lost", **result}))
+        self._free(lease)
+
+    def _refused(self, lease: Lease, end: End, problem: Problem) -> None:
+        log.error("the end of job %s is refused: %s", lease.job_id, problem)
+        if end.is_last_word:
+            self._free(lease)
+        else:
+            failure = end_of(lease.job_id, lease.version, result_refused(problem.detail))
+            self.add(lease, failure._replace(is_last_word=True))
+
+
+def log_lost(lease: Lease, problem: Problem) -> None:
+    """Say that a lease is over, and why."""
+    reason = problem.members.get("reason", problem.members.get("status", "unknown"))
+    log.warning("lease lost: job %s, version %d (%s)", lease.job_id, lease.version, reason)
+
+
+def _taken_from(queue: deque[tuple[Lease, End]]) -> Batch:
+    batch, room = [queue.popleft()], _CHARACTERS
+    room -= len(batch[0][1].text)
+    while queue and len(batch) < _ITEMS and len(queue[0][1].text) <= room:
+        room -= len(queue[0][1].text)
+        batch.append(queue.popleft())
+    return batch

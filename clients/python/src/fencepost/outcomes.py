@@ -1,0 +1,143 @@
+"""How an attempt ends: what handlers return or raise, and what is sent for it."""
+
+import traceback
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, assert_never
+
+from fencepost import wire
+from fencepost.jobs import NewJob
+from fencepost.stops import StopReason
+
+Verb = Literal["complete", "fail", "release"]
+
+# The service takes some 16 KiB of message and 256 KiB of details; a traceback's end is what helps.
+_TRACEBACK_CHARACTERS = 8_000
+
+
+class Complete:
+    """Success with a result and follow-up jobs, which are made in the same transaction as the success."""
+
+    __slots__ = ("enqueue", "result")
+
+    def __init__(self, result: object = None, *, enqueue: Sequence[NewJob] = ()) -> None:
+        self.result = result
+        self.enqueue = enqueue
+
+
+class Fail(Exception):
+    """Failure, returned or raised. Without ``retry_after_seconds`` the job's own backoff counts."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool = True,
+        retry_after_seconds: float | None = None,
+        type: str = "Fail",  # noqa: A002 - the contract's word
+        details: object = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retryable = retryable
+        self.retry_after_seconds = retry_after_seconds
+        self.type = type
+        self.details = details
+
+
+class Release(Exception):
+    """Give the job back, returned or raised: the attempt does not count."""
+
+    def __init__(self, delay_seconds: float = 0.0, reason: str | None = None) -> None:
+        super().__init__(reason or "released")
+        self.delay_seconds = delay_seconds
+        self.reason = reason
+
+
+class Settled:
+    """The type of SETTLED."""
+
+
+SETTLED = Settled()
+"""Returned by a handler that completed the job in its own SQL transaction: nothing is sent."""
+
+Outcome = Complete | Fail | Release | Settled
+
+
+class End(NamedTuple):
+    """One item of a call that ends attempts: the verb, and the item as JSON."""
+
+    verb: Verb
+    text: str
+    # Set on what is sent instead of a refused end: when it is refused as well, there is nothing left to say.
+    is_last_word: bool = False
+
+
+def returned(value: object) -> Outcome:
+    """Read what a handler returned."""
+    if isinstance(value, Complete | Fail | Release | Settled):
+        return value
+    return Complete(value)
+
+
+def raised(error: BaseException) -> Outcome:
+    """Read what a handler raised."""
+    if isinstance(error, Fail | Release):
+        return error
+    trace = "".join(traceback.format_exception(error))[-_TRACEBACK_CHARACTERS:]
+    return Fail(str(error) or type(error).__name__, type=type(error).__name__, details={"traceback": trace})
+
+
+def under(outcome: Outcome, reason: StopReason | None) -> Outcome | None:
+    """Return what an outcome means for a handler that was told to stop; None: nothing may be sent."""
+    match reason:
+        case None:
+            return outcome
+        case "lease_lost":
+            return None
+        case "cancelled":
+            if isinstance(outcome, Complete | Settled):
+                return outcome
+            details = outcome.details if isinstance(outcome, Fail) else None
+            return Fail(str(outcome) or "cancelled", type="cancelled", details=details)
+        case "shutdown":
+            return Release(reason="shutdown") if isinstance(outcome, Fail) else outcome
+        case _:
+            assert_never(reason)
+
+
+def end_of(job_id: str, lease_version: int, outcome: Complete | Fail | Release) -> End:
+    """Return what is sent for an outcome; a result that is no JSON is a failure of its own."""
+    pair = {"job_id": job_id, "lease_version": lease_version}
+    try:
+        verb, members = _members(outcome)
+        return End(verb, wire.text_of(pair | members))
+    except (TypeError, ValueError, RecursionError) as error:
+        verb, members = _members(result_refused(str(error)))
+        return End(verb, wire.text_of(pair | members))
+
+
+def result_refused(detail: str) -> Fail:
+    """The failure of a handler whose result nobody takes: another try would give the same."""
+    return Fail(detail, type="result_refused", retryable=False)
+
+
+def _members(outcome: Complete | Fail | Release) -> tuple[Verb, dict[str, Any]]:
+    match outcome:
+        case Complete():
+            enqueue = {"enqueue": [job.body() for job in outcome.enqueue]} if outcome.enqueue else {}
+            return "complete", {"result": outcome.result, **enqueue}
+        case Fail():
+            error: dict[str, Any] = {"type": outcome.type, "message": outcome.message}
+            if outcome.details is not None:
+                error["details"] = outcome.details
+            members: dict[str, Any] = {"error": error, "retryable": outcome.retryable}
+            if outcome.retry_after_seconds is not None:
+                members["retry_after_seconds"] = outcome.retry_after_seconds
+            return "fail", members
+        case Release():
+            members = {"delay_seconds": outcome.delay_seconds}
+            if outcome.reason is not None:
+                members["reason"] = outcome.reason
+            return "release", members
+        case _:
+            assert_never(outcome)

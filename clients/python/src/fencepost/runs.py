@@ -1,0 +1,152 @@
+"""Handlers while they run: coroutines in one event loop, functions in threads or in processes.
+
+The worker's own loop runs no handler, so that none can hold up a heartbeat. An Inbox leads out of it and one
+back.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import cast
+
+from fencepost.handlers import Handlers
+from fencepost.inbox import Inbox
+from fencepost.job import AsyncJob, Desk, Job
+from fencepost.leases import Lease
+from fencepost.outcomes import End, Fail, Outcome, Settled, end_of, raised, returned, under
+from fencepost.processes import Processes
+from fencepost.stops import Stopped, StopReason
+from fencepost.threads import Threads
+
+log = logging.getLogger("fencepost")
+
+Ended = Callable[[tuple[Lease, End | None]], None]
+AsyncFunction = Callable[[AsyncJob], Awaitable[object]]
+
+
+class Runs:
+    """Starts and stops handlers. ``ended`` gets each lease with its end; None: nothing is to be sent."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        desk: Desk,
+        ended: Ended,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        grace_seconds: float,
+    ) -> None:
+        self._handlers = handlers
+        self._desk = desk
+        self._ended = ended
+        self._threads = Threads()
+        self._processes = Processes(desk, grace_seconds=grace_seconds)
+        self._coroutines = Coroutines(loop, desk, self._end)
+
+    def start(self, lease: Lease) -> None:
+        """Run the handler of the lease's job."""
+        kind = lease.facts["kind"]
+        handler = self._handlers.find(kind)
+        if handler is None:
+            self._end(lease, Fail(f"this worker has no handler for {kind}", type="unknown_kind"))
+        elif handler.room == "loop":
+            self._coroutines.start(lease, cast("AsyncFunction", handler.function))
+        else:
+            run = self._in_thread if handler.room == "thread" else self._processes.run
+            function = cast("Callable[[Job], object]", handler.function)
+            self._threads.call(partial(self._run, run, lease, function))
+
+    def stop(self, lease: Lease, reason: StopReason) -> None:
+        """Tell a handler to stop, in the way of its room."""
+        lease.stop.set(reason)
+        self._processes.stop(lease, reason)
+        self._coroutines.stop(lease)
+
+    def close(self) -> None:
+        """Let go of all rooms: idle processes end, and those that still run are killed."""
+        self._processes.close()
+        self._threads.close()
+
+    def _in_thread(self, lease: Lease, function: Callable[[Job], object]) -> Outcome:
+        try:
+            return returned(function(Job(lease, self._desk)))
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            return raised(error)
+
+    def _run(
+        self,
+        run: Callable[[Lease, Callable[[Job], object]], Outcome],
+        lease: Lease,
+        function: Callable[[Job], object],
+    ) -> None:
+        reason = lease.stop.reason
+        self._end(lease, run(lease, function) if reason is None else raised(Stopped(reason)))
+
+    def _end(self, lease: Lease, outcome: Outcome) -> None:
+        """Decide, at the moment when the handler has ended, what is sent for it."""
+        decided = under(outcome, lease.stop.reason)
+        if decided is None or isinstance(decided, Settled):
+            self._ended((lease, None))
+        else:
+            self._ended((lease, end_of(lease.job_id, lease.version, decided)))
+
+
+class Coroutines:
+    """Handlers that are coroutines, each a task of one loop."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, desk: Desk, end: Callable[[Lease, Outcome], None]
+    ) -> None:
+        self._loop = loop
+        self._desk = desk
+        self._end = end
+        self._tasks: dict[Lease, asyncio.Task[None]] = {}
+        self._inbox: Inbox[tuple[Lease, AsyncFunction | None]] = Inbox(loop, self._receive)
+
+    def start(self, lease: Lease, function: AsyncFunction) -> None:
+        """Run a handler."""
+        self._inbox.put((lease, function))
+
+    def stop(self, lease: Lease) -> None:
+        """Cancel the handler's task."""
+        self._inbox.put((lease, None))
+
+    def _receive(self, message: tuple[Lease, AsyncFunction | None]) -> None:
+        lease, function = message
+        if function is not None:
+            self._tasks[lease] = self._loop.create_task(self._run(lease, function))
+        elif (task := self._tasks.get(lease)) is not None:
+            task.cancel(lease.stop.reason)
+
+    async def _run(self, lease: Lease, function: AsyncFunction) -> None:
+        try:
+            job = AsyncJob(lease, self._desk)
+            job.raise_if_stopped()
+            outcome = returned(await function(job))
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            outcome = raised(error)
+        del self._tasks[lease]
+        self._end(lease, outcome)
+
+
+class LoopThread:
+    """An event loop for handlers in a daemon thread: who blocks it blocks nothing else, not even the exit."""
+
+    def __init__(self) -> None:
+        self._is_ready = threading.Event()
+        self._done: asyncio.Event
+        self.loop: asyncio.AbstractEventLoop
+        threading.Thread(target=lambda: asyncio.run(self._run()), name="fencepost-loop", daemon=True).start()
+        self._is_ready.wait()
+
+    def close(self) -> None:
+        """Cancel what still runs in the loop, and let it end."""
+        self.loop.call_soon_threadsafe(self._done.set)
+
+    async def _run(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._done = asyncio.Event()
+        self._is_ready.set()
+        await self._done.wait()
