@@ -25,8 +25,8 @@ from fencepost.heartbeats import Heartbeats
 from fencepost.inbox import Inbox
 from fencepost.leases import Lease, Leases
 from fencepost.leasing import Leasing
-from fencepost.outcomes import End, Release, Verb, end_of
-from fencepost.runs import Runs
+from fencepost.outcomes import Release, Verb, end_of
+from fencepost.runs import Ended, Runs
 from fencepost.stops import StopReason
 
 log = logging.getLogger("fencepost")
@@ -65,13 +65,15 @@ class Engine:
         self._options = options
         self._calls = Calls(http)
         self._leases = Leases(options.concurrency)
-        self._ends = Ends(self._calls, self._leases.free)
+        self._ends = Ends(self._calls, self._leases)
         self._heartbeats = Heartbeats(
             self._calls, self._leases, lease_seconds=options.lease_seconds, lose=self._lose, tell=self._tell
         )
         desk = LocalDesk(loop, self._calls, self._heartbeats, self._lose)
-        ended: Inbox[tuple[Lease, End | None]] = Inbox(loop, self._ended)
-        self._runs = Runs(handlers, desk, ended.put, loop=handlers_loop, grace_seconds=options.grace_seconds)
+        ended = Inbox(loop, self._ended)
+        self._runs = Runs(
+            handlers, desk, ended.put_all, loop=handlers_loop, grace_seconds=options.grace_seconds
+        )
         self._leasing = Leasing(
             self._calls,
             self._leases,
@@ -169,10 +171,10 @@ class Engine:
                 detail = "the job was granted again"
                 self._lose(before, lease_lost(before.version, reason="expired", detail=detail))
             self._heartbeats.bring_forward(lease.renew_by)
-            self._runs.start(lease)
+        self._runs.start(granted)
 
-    def _ended(self, message: tuple[Lease, End | None]) -> None:
-        lease, end = message
+    def _ended(self, ended: Ended) -> None:
+        lease, end = ended
         if lease.phase == "running" and end is not None:
             lease.phase = "ending"
             self._ends.add(lease, end)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -19,7 +19,11 @@ class Inbox(Generic[Item]):
 
     def put(self, item: Item) -> None:
         """Hand a value over, from any thread; after the loop has been closed it is nobody's."""
-        self._items.append(item)
+        self.put_all((item,))
+
+    def put_all(self, items: Iterable[Item]) -> None:
+        """Hand values over that stay together: a wake-up lets other threads run before the next line does."""
+        self._items.extend(items)
         if not self._is_woken:
             self._is_woken = True
             try:

@@ -124,8 +124,9 @@ class Leases:
         """All leases that are held, by the newest version of each job."""
         return iter(list(self._held.values()))
 
-    def __contains__(self, pair: tuple[str, int]) -> bool:
-        return any((lease.job_id, lease.version) == pair for lease in self._taken)
+    def __len__(self) -> int:
+        """How many slots are taken."""
+        return len(self._taken)
 
     @property
     def taken(self) -> list[Lease]:

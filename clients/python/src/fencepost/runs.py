@@ -7,7 +7,7 @@ back.
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import cast
 
@@ -22,41 +22,45 @@ from fencepost.threads import Threads
 
 log = logging.getLogger("fencepost")
 
-Ended = Callable[[tuple[Lease, End | None]], None]
+Ended = tuple[Lease, End | None]
 AsyncFunction = Callable[[AsyncJob], Awaitable[object]]
 
 
 class Runs:
-    """Starts and stops handlers. ``ended`` gets each lease with its end; None: nothing is to be sent."""
+    """Starts and stops handlers. ``tell`` gets leases with their ends; None: nothing is to be sent."""
 
     def __init__(
         self,
         handlers: Handlers,
         desk: Desk,
-        ended: Ended,
+        tell: Callable[[Sequence[Ended]], None],
         *,
         loop: asyncio.AbstractEventLoop,
         grace_seconds: float,
     ) -> None:
         self._handlers = handlers
         self._desk = desk
-        self._ended = ended
+        self._tell = tell
         self._threads = Threads()
         self._processes = Processes(desk, grace_seconds=grace_seconds)
-        self._coroutines = Coroutines(loop, desk, self._end)
+        self._coroutines = Coroutines(loop, desk, tell)
 
-    def start(self, lease: Lease) -> None:
-        """Run the handler of the lease's job."""
-        kind = lease.facts["kind"]
-        handler = self._handlers.find(kind)
-        if handler is None:
-            self._end(lease, Fail(f"this worker has no handler for {kind}", type="unknown_kind"))
-        elif handler.room == "loop":
-            self._coroutines.start(lease, cast("AsyncFunction", handler.function))
-        else:
-            run = self._in_thread if handler.room == "thread" else self._processes.run
-            function = cast("Callable[[Job], object]", handler.function)
-            self._threads.call(partial(self._run, run, lease, function))
+    def start(self, leases: Sequence[Lease]) -> None:
+        """Run the handlers of the leases' jobs."""
+        coroutines: list[tuple[Lease, AsyncFunction]] = []
+        for lease in leases:
+            kind = lease.facts["kind"]
+            handler = self._handlers.find(kind)
+            if handler is None:
+                self._end(lease, Fail(f"this worker has no handler for {kind}", type="unknown_kind"))
+            elif handler.room == "loop":
+                coroutines.append((lease, cast("AsyncFunction", handler.function)))
+            else:
+                run = self._in_thread if handler.room == "thread" else self._processes.run
+                function = cast("Callable[[Job], object]", handler.function)
+                self._threads.call(partial(self._run, run, lease, function))
+        if coroutines:
+            self._coroutines.start(coroutines)
 
     def stop(self, lease: Lease, reason: StopReason) -> None:
         """Tell a handler to stop, in the way of its room."""
@@ -85,29 +89,33 @@ class Runs:
         self._end(lease, run(lease, function) if reason is None else raised(Stopped(reason)))
 
     def _end(self, lease: Lease, outcome: Outcome) -> None:
-        """Decide, at the moment when the handler has ended, what is sent for it."""
-        decided = under(outcome, lease.stop.reason)
-        if decided is None or isinstance(decided, Settled):
-            self._ended((lease, None))
-        else:
-            self._ended((lease, end_of(lease.job_id, lease.version, decided)))
+        self._tell([(lease, _decided(lease, outcome))])
+
+
+def _decided(lease: Lease, outcome: Outcome) -> End | None:
+    """Decide, at the moment when the handler has ended, what is sent for it."""
+    decided = under(outcome, lease.stop.reason)
+    if decided is None or isinstance(decided, Settled):
+        return None
+    return end_of(lease.job_id, lease.version, decided)
 
 
 class Coroutines:
     """Handlers that are coroutines, each a task of one loop."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, desk: Desk, end: Callable[[Lease, Outcome], None]
+        self, loop: asyncio.AbstractEventLoop, desk: Desk, tell: Callable[[Sequence[Ended]], None]
     ) -> None:
         self._loop = loop
         self._desk = desk
-        self._end = end
+        self._tell = tell
         self._tasks: dict[Lease, asyncio.Task[None]] = {}
         self._inbox: Inbox[tuple[Lease, AsyncFunction | None]] = Inbox(loop, self._receive)
+        self._ended: list[Ended] = []
 
-    def start(self, lease: Lease, function: AsyncFunction) -> None:
-        """Run a handler."""
-        self._inbox.put((lease, function))
+    def start(self, handlers: Sequence[tuple[Lease, AsyncFunction]]) -> None:
+        """Run handlers."""
+        self._inbox.put_all(handlers)
 
     def stop(self, lease: Lease) -> None:
         """Cancel the handler's task."""
@@ -128,7 +136,14 @@ class Coroutines:
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             outcome = raised(error)
         del self._tasks[lease]
-        self._end(lease, outcome)
+        if not self._ended:
+            # Handlers that end in the same turn of the loop are told of together: they go into one call.
+            self._loop.call_soon(self._tell_ended)
+        self._ended.append((lease, _decided(lease, outcome)))
+
+    def _tell_ended(self) -> None:
+        ended, self._ended = self._ended, []
+        self._tell(ended)
 
 
 class LoopThread:
