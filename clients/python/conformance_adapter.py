@@ -1,4 +1,4 @@
-"""The client under the conformance suite: python conformance_adapter.py [loop | thread | process]
+"""The client under the conformance suite: python conformance_adapter.py [loop | thread]
 
 The argument says where the scripted handlers run; the suite's CONFORMANCE says everything else.
 """
@@ -35,14 +35,14 @@ LOOK_SECONDS = 0.01
 
 
 def tell(event: str, job: Job | AsyncJob | None = None, **members: Any) -> None:
-    """Append one event; a single write, since several threads and processes have the file open."""
+    """Append one event; a single write, since several threads have the file open."""
     line = {"event": event} | ({} if job is None else {"job_id": job.id, "lease_version": job.lease_version})
     with Path(ORDER["events"]).open("ab", buffering=0) as events:
         events.write(json.dumps(line | members).encode() + b"\n")
 
 
 def scripted(job: Job) -> object:
-    """Obey the payload's steps, in a thread or a process."""
+    """Obey the payload's steps, in a thread."""
     tell("started", job)
     try:
         for step in job.payload.get("steps", []):
@@ -175,7 +175,7 @@ def work(room: str) -> None:
     if room == "loop":
         worker.handler("scripted")(scripted_in_loop)
     else:
-        worker.handler("scripted", process=room == "process")(scripted)
+        worker.handler("scripted")(scripted)
     threading.Thread(target=tell_when_ready, daemon=True).start()
     worker.run()
 

@@ -9,7 +9,7 @@ import httpx
 from fencepost import wire
 from fencepost.calls import Calls
 from fencepost.conversations import Request, submission, submitted
-from fencepost.errors import JobNotFound, LeaseLost, Problem, Unavailable, lease_lost, problem_of
+from fencepost.errors import JobNotFound, LeaseLost, Problem, Unavailable, problem_of
 from fencepost.heartbeats import Heartbeats
 from fencepost.inbox import Inbox
 from fencepost.jobs import NewJob, Submitted
@@ -60,7 +60,9 @@ class LocalDesk:
         return submitted(await self._ask(lease, submission(job)))
 
     async def _ask(self, lease: Lease, request: Request) -> httpx.Response:
-        """Repeat a call until it is answered or the lease is over."""
+        """Repeat a call until it is answered or the lease is over; ask nothing under one that is."""
+        if lease.phase != "running":
+            raise lease.lost()
         try:
             answer = await self._calls.post(
                 request.path,
@@ -70,8 +72,7 @@ class LocalDesk:
                 while_true=lambda: lease.phase == "running",
             )
         except Unavailable as error:
-            detail = "the lease ran out while the service was away"
-            raise lease_lost(lease.version, reason="expired", detail=detail) from error
+            raise lease.lost() from error
         if answer.is_success:
             return answer
         problem = problem_of(answer)

@@ -179,6 +179,9 @@ class Engine:
             lease.phase = "ending"
             self._ends.add(lease, end)
         else:
+            if lease.stop.reason == "lease_lost":
+                # The handler saw it before the watch did.
+                self._lose(lease, lease.lost())
             self._leases.free(lease)
 
     def _lose(self, lease: Lease, problem: Problem) -> None:
@@ -187,6 +190,7 @@ class Engine:
         if lease.phase != "running":
             return
         lease.phase = "over"
+        lease.loss = problem
         log_lost(lease, problem)
         lease.reject(problem)
         self._runs.stop(lease, "lease_lost")

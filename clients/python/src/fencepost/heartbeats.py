@@ -66,7 +66,7 @@ class Heartbeats:
     async def checkpoint(self, lease: Lease, text: str) -> None:
         """Have a value stored; raises LeaseLost, or the Problem that the service has with it."""
         if lease.phase != "running":
-            raise lease_lost(lease.version, reason="unknown", detail="the lease is over")
+            raise lease.lost()
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiters = lease.checkpoint.waiters if lease.checkpoint is not None else []
         lease.checkpoint = Checkpoint(text, [*waiters, stored])

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol, TypeVar, Unpack
 
 from fencepost import fence, wire
 from fencepost.jobs import JobOptions, NewJob, Parent, Submitted
 from fencepost.leases import Lease
 from fencepost.outcomes import SETTLED, Settled
 from fencepost.stops import Stop, Stopped
+
+Answer = TypeVar("Answer")
 
 # The contract's limit for a progress message.
 _MESSAGE_CHARACTERS = 1_024
@@ -189,18 +191,18 @@ class AsyncJob(LeasedJob):
 
     async def save_checkpoint(self, value: object) -> None:
         """Store a value for the next attempt; return when it is stored. Raises LeaseLost, Problem."""
-        await asyncio.wrap_future(self._desk.checkpoint(self._lease, wire.text_of(value)))
+        await self._answer(self._desk.checkpoint(self._lease, wire.text_of(value)))
 
     async def verify(self) -> None:
         """Raise LeaseLost when the service says that the lease is over. It may be over a moment later."""
-        await asyncio.wrap_future(self._desk.verify(self._lease))
+        await self._answer(self._desk.verify(self._lease))
 
     async def submit(
         self, name: str, kind: str, payload: object = None, **options: Unpack[JobOptions]
     ) -> Submitted:
         """Make a child job, once for each name, and only while the lease is held. Raises LeaseLost."""
         child = self._child(name, kind, payload, options)
-        return await asyncio.wrap_future(self._desk.submit(self._lease, child))
+        return await self._answer(self._desk.submit(self._lease, child))
 
     async def hold_lease(self, connection: Any) -> None:
         """Lock the lease in the transaction of an asynchronous connection (psycopg, asyncpg).
@@ -216,3 +218,16 @@ class AsyncJob(LeasedJob):
         """
         await fence.complete_async(connection, self.id, self.lease_version, result)
         return SETTLED
+
+    async def _answer(self, future: "Future[Answer]") -> Answer:
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if self.stop.reason != "lease_lost":
+                raise
+            # The loss has cancelled the task while it asked: the question says what has happened, and it is
+            # enough.
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            raise self._lease.lost() from None

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
+from fencepost.errors import Problem, lease_lost
 from fencepost.stops import LocalExpiry, Stop
 
 Phase = Literal["running", "ending", "over"]
@@ -44,6 +45,7 @@ class Lease:
         "deadline",
         "facts",
         "job_id",
+        "loss",
         "phase",
         "progress",
         "renew_by",
@@ -63,9 +65,14 @@ class Lease:
         # Two thirds: one is left for repeating the heartbeat.
         self.renew_by = asked_at + self.seconds * 2 / 3
         self.phase: Phase = "running"
+        self.loss: Problem | None = None
         self.seq = 0
         self.progress: Progress | None = None
         self.checkpoint: Checkpoint | None = None
+
+    def lost(self) -> Problem:
+        """Return how the lease was lost, for a handler that still asks something under it."""
+        return self.loss or lease_lost(self.version, reason="expired", detail="the lease has run out")
 
     def renew(self, sent_at: float) -> None:
         """Count the lease from the moment when the call that renewed it was sent."""
