@@ -4,10 +4,11 @@ Connections are told apart by what they can do, so that no driver has to be inst
 cursor (psycopg, psycopg2), an asynchronous one of psycopg, or one of asyncpg.
 """
 
+import json
 from typing import Any
 
 from fencepost import wire
-from fencepost.errors import LeaseLost, lease_lost
+from fencepost.errors import LeaseLost
 
 SQLSTATE_LEASE_LOST = "FP001"
 
@@ -62,9 +63,18 @@ def _numbered(statement: str) -> str:
     return head + "".join(f"${number}{text}" for number, text in enumerate(rest, start=1))
 
 
-def _read(error: Exception, lease_version: int) -> Exception | LeaseLost:
+def _read(error: Exception, lease_version: int) -> Exception:
     """Return LeaseLost for the service's SQLSTATE, and any other error as it is."""
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if state != SQLSTATE_LEASE_LOST:
         return error
-    return lease_lost(lease_version, reason="unknown", detail=str(error))
+    # The members of the HTTP refusal, as JSON.
+    detail = getattr(getattr(error, "diag", None), "message_detail", None) or getattr(error, "detail", None)
+    try:
+        members = json.loads(detail or "{}")
+    except ValueError:
+        members = {}
+    return LeaseLost(
+        409,
+        {"code": "lease_lost", "detail": str(error), "presented_version": lease_version, **members},
+    )

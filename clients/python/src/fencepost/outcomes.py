@@ -52,6 +52,10 @@ class Release(Exception):
         self.delay_seconds = delay_seconds
         self.reason = reason
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # It crosses from a handler's process with what it was made of.
+        return type(self), (self.delay_seconds, self.reason)
+
 
 class Settled:
     """The type of SETTLED."""
