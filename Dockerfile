@@ -4,6 +4,7 @@ WORKDIR /srv/fencepost
 COPY pyproject.toml constraints.txt README.md ./
 COPY app app
 COPY migrations migrations
+COPY clients/python/src clients/python/src
 RUN pip install --no-cache-dir -c constraints.txt . \
     && useradd --system --no-create-home --shell /usr/sbin/nologin fencepost
 

@@ -154,6 +154,27 @@ def test_a_result_that_is_no_json_is_a_failure_for_good(result: object) -> None:
     assert (verb, members["error"]["type"], members["retryable"]) == ("fail", "result_refused", False)
 
 
+@pytest.mark.parametrize("details", [{1}, float("nan"), object()], ids=repr)
+def test_a_failure_lands_without_the_details_that_are_no_json(details: object) -> None:
+    verb, text, _ = end_of("a", 7, Fail("no such card", type="card", details=details))
+    members = json.loads(text)
+    assert (verb, members["error"]["type"], members["error"]["message"]) == ("fail", "card", "no such card")
+    assert (members["retryable"], list(members["error"]["details"])) == (True, ["refused"])
+
+
+class SilentError(Exception):
+    """One that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("not this one either")
+
+
+def test_an_exception_that_cannot_be_printed_is_a_failure_all_the_same() -> None:
+    outcome = raised(SilentError())
+    assert isinstance(outcome, Fail)
+    assert (outcome.type, outcome.message) == ("SilentError", "SilentError")
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_pauses_grow_from_a_tenth_to_ten_seconds_within_half_and_whole(chances: list[float]) -> None:
     draws = iter(chances)
@@ -249,6 +270,8 @@ def test_a_worker_refuses_options_that_cannot_be() -> None:
         Worker(queues="mail")
     with pytest.raises(ValueError, match="concurrency"):
         Worker(queues=["mail"], concurrency=1001)
+    with pytest.raises(RuntimeError, match="no handler"):
+        Worker(queues=["mail"]).run(handle_signals=False)
 
 
 @pytest.mark.parametrize("host", ["mail-1.example.org", "_büro 7", "", "x" * 300])

@@ -38,6 +38,10 @@ class Handlers:
         else:
             self._by_kind[kind] = handler
 
+    def __bool__(self) -> bool:
+        """Tell whether there is any."""
+        return bool(self._by_kind) or self._other is not None
+
     def find(self, kind: str) -> Handler | None:
         """Return the handler of a kind; None without one."""
         return self._by_kind.get(kind, self._other)

@@ -106,6 +106,8 @@ class Heartbeats:
             pauses.reset()
             if is_for_all:
                 all_at = self._after_a_third()
+            for lease in self._leases:
+                self.bring_forward(lease.renew_by)
 
     def _after_a_third(self) -> float:
         return now() + self._third * random.uniform(0.9, 1.0)
@@ -181,6 +183,8 @@ class Heartbeats:
             int(found[1]) for error in problem.errors if (found := _ITEM.match(str(error.get("pointer"))))
         }
         to_blame = [leases[number] for number in sorted(named) if number < len(leases)] or leases
+        if not any(_has_news(lease, 0.0) for lease in to_blame):
+            log.error("heartbeats are refused: %s", problem)
         for lease in to_blame:
             if lease.progress is not None or lease.checkpoint is not None:
                 log.warning("progress or checkpoint of job %s is refused: %s", lease.job_id, problem)

@@ -88,7 +88,7 @@ def raised(error: BaseException) -> Outcome:
     if isinstance(error, Fail | Release):
         return error
     trace = "".join(traceback.format_exception(error))[-_TRACEBACK_CHARACTERS:]
-    return Fail(str(error) or type(error).__name__, type=type(error).__name__, details={"traceback": trace})
+    return Fail(_sentence(error), type=type(error).__name__, details={"traceback": trace})
 
 
 def under(outcome: Outcome, reason: StopReason | None) -> Outcome | None:
@@ -113,16 +113,36 @@ def end_of(job_id: str, lease_version: int, outcome: Complete | Fail | Release) 
     """Return what is sent for an outcome; a result that is no JSON is a failure of its own."""
     pair = {"job_id": job_id, "lease_version": lease_version}
     try:
-        verb, members = _members(outcome)
-        return End(verb, wire.text_of(pair | members))
-    except (TypeError, ValueError, RecursionError) as error:
-        verb, members = _members(result_refused(str(error)))
-        return End(verb, wire.text_of(pair | members))
+        return _end(pair, outcome)
+    except Exception as error:  # noqa: BLE001 - the values are the handler's, and may do anything
+        if isinstance(outcome, Fail):
+            # A failure report lands: without what cannot be sent.
+            said = Fail(
+                str(outcome.message),
+                type=str(outcome.type),
+                retryable=bool(outcome.retryable),
+                details={"refused": _sentence(error)},
+            )
+        else:
+            said = result_refused(_sentence(error))
+        return _end(pair, said)
 
 
 def result_refused(detail: str) -> Fail:
     """The failure of a handler whose result nobody takes: another try would give the same."""
     return Fail(detail, type="result_refused", retryable=False)
+
+
+def _sentence(error: BaseException) -> str:
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001 - an exception that cannot say what it is
+        return type(error).__name__
+
+
+def _end(pair: dict[str, Any], outcome: Complete | Fail | Release) -> End:
+    verb, members = _members(outcome)
+    return End(verb, wire.text_of(pair | members))
 
 
 def _members(outcome: Complete | Fail | Release) -> tuple[Verb, dict[str, Any]]:

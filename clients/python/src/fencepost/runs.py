@@ -74,10 +74,7 @@ class Runs:
         self._threads.close()
 
     def _in_thread(self, lease: Lease, function: Callable[[Job], object]) -> Outcome:
-        try:
-            return returned(function(Job(lease, self._desk)))
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-            return raised(error)
+        return returned(function(Job(lease, self._desk)))
 
     def _run(
         self,
@@ -85,8 +82,12 @@ class Runs:
         lease: Lease,
         function: Callable[[Job], object],
     ) -> None:
-        reason = lease.stop.reason
-        self._end(lease, run(lease, function) if reason is None else raised(Stopped(reason)))
+        try:
+            reason = lease.stop.reason
+            outcome = run(lease, function) if reason is None else raised(Stopped(reason))
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            outcome = raised(error)
+        self._end(lease, outcome)
 
     def _end(self, lease: Lease, outcome: Outcome) -> None:
         self._tell([(lease, _decided(lease, outcome))])

@@ -140,6 +140,8 @@ class Worker:
             )
         if self._running is not None:
             raise RuntimeError("this worker is running already")
+        if not self._handlers:
+            raise RuntimeError("this worker has no handler: it would fail every job")
         headers = authorization(self._options.api_key)
         async with httpx.AsyncClient(base_url=self._options.url, headers=headers) as http:
             engine = Engine(self._options, self._handlers, http, handlers_loop=handlers_loop)
