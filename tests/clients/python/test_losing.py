@@ -134,7 +134,7 @@ def test_work_goes_on_after_the_service_was_away(serve: Callable[..., ServerProc
         server.kill()
         return "done meanwhile"
 
-    with Client(url, retry_seconds=60) as producer, running(worker):
+    with Client(url, retry_seconds=600) as producer, running(worker):
         made = producer.submit("over")
         server.process.wait(60)
         serve(port=port)

@@ -123,7 +123,7 @@ def test_without_a_service_it_gives_up_after_its_time() -> None:
 
 async def test_a_service_that_comes_back_is_found(serve: Callable[..., ServerProcess]) -> None:
     port = free_port()
-    async with AsyncClient(f"http://127.0.0.1:{port}", retry_seconds=60) as client:
+    async with AsyncClient(f"http://127.0.0.1:{port}", retry_seconds=600) as client:
         submitting = asyncio.create_task(client.submit("mail", 7))
         await asyncio.to_thread(serve, port=port)
         made = await submitting

@@ -147,14 +147,16 @@ def circle() -> list[object]:
     return around
 
 
-@pytest.mark.parametrize("result", [{1}, float("inf"), object(), circle(), {(1, 2): 3}], ids=repr)
+@pytest.mark.parametrize(
+    "result", [{1}, float("inf"), object(), circle(), {(1, 2): 3}], ids=lambda value: type(value).__name__
+)
 def test_a_result_that_is_no_json_is_a_failure_for_good(result: object) -> None:
     verb, text, _ = end_of("a", 7, Complete(result))
     members = json.loads(text)
     assert (verb, members["error"]["type"], members["retryable"]) == ("fail", "result_refused", False)
 
 
-@pytest.mark.parametrize("details", [{1}, float("nan"), object()], ids=repr)
+@pytest.mark.parametrize("details", [{1}, float("nan"), object()], ids=lambda value: type(value).__name__)
 def test_a_failure_lands_without_the_details_that_are_no_json(details: object) -> None:
     verb, text, _ = end_of("a", 7, Fail("no such card", type="card", details=details))
     members = json.loads(text)

@@ -116,6 +116,7 @@ async def test_a_program_of_coroutines_keeps_its_loop(url: str, producer: Client
 def test_a_refused_set_up_ends_the_worker(serve: Callable[..., ServerProcess]) -> None:
     server = serve(api_keys="a:produce:secretsecretsecretsecretsecretsecret")
     worker = Worker(server.url, queues=["default"], api_key="wrong", drain_seconds=1)
+    worker.handler("echo")(echo)
     with pytest.raises(Problem) as refusal:
         worker.run(handle_signals=False)
     assert (refusal.value.status, refusal.value.code) == (401, "unauthorized")

@@ -149,6 +149,7 @@ def test_a_child_is_made_once_for_each_name(worker: Worker, producer: Client, qu
 def test_a_kind_without_a_handler_fails_for_another_worker(
     worker: Worker, producer: Client, queue: str
 ) -> None:
+    worker.handler("known")(in_vain)
     made = producer.submit("strange", queue=queue, max_attempts=1)
     with running(worker):
         error = producer.wait(made.id, 60)["error"]
@@ -322,6 +323,10 @@ def test_a_process_that_dies_fails_its_job_with_its_status(
         "card",
     ]
     assert errors[0]["details"] == {"exit_status": 7}
+
+
+def in_vain(job: Job) -> None:
+    raise AssertionError(f"there is no job of the kind {job.kind}")
 
 
 def is_running(producer: Client, job_id: str) -> bool:
