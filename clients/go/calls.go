@@ -1,0 +1,235 @@
+package fencepost
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	firstPause = 100 * time.Millisecond
+	lastPause  = 10 * time.Second
+)
+
+// caller sends calls to one service.
+type caller struct {
+	baseURL string
+	apiKey  string
+	http    *http.Client
+	outage  *outage
+}
+
+type call struct {
+	method string
+	path   string
+	header map[string]string
+	body   []byte
+	// read takes the body of a success. An error of it means that whoever answered was not the service.
+	read func(body []byte) error
+}
+
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+	// repeated is set when an earlier try of the call was not answered, and may have been done.
+	repeated bool
+}
+
+// patience says how long a call is waited for, and until when it is repeated.
+type patience struct {
+	try time.Duration
+	// No repeat begins later than this after the first try; 0 is for ever.
+	total time.Duration
+}
+
+func newCaller(baseURL, apiKey string, client *http.Client, log *slog.Logger) *caller {
+	if client == nil {
+		client = defaultHTTPClient()
+	}
+	return &caller{
+		baseURL: strings.TrimRight(baseURL, "/"),
+		apiKey:  apiKey,
+		http:    client,
+		outage:  &outage{log: log},
+	}
+}
+
+func defaultHTTPClient() *http.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	// The default keeps two, and a worker has a call of each verb on its way.
+	transport.MaxIdleConnsPerHost = transport.MaxIdleConns
+	// The service closes a connection after 75 idle seconds; a call should not meet it at that.
+	transport.IdleConnTimeout = time.Minute
+	return &http.Client{
+		Transport: transport,
+		// A redirect would turn a POST into a GET.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// isWeather tells whether the answer says nothing about the call, so that it is to be sent again.
+func (a answer) isWeather() bool {
+	return a.status >= 500 || a.status == http.StatusTooManyRequests || a.status == http.StatusRequestTimeout
+}
+
+// takes returns nil when the call need not be repeated.
+func (c call) takes(got answer) error {
+	switch {
+	case got.isWeather():
+		return refusal(got)
+	case c.read != nil && (got.status == http.StatusOK || got.status == http.StatusCreated):
+		return c.read(got.body)
+	}
+	return nil
+}
+
+// into reads a body as JSON.
+func into(value any) func(body []byte) error {
+	return func(body []byte) error { return json.Unmarshal(body, value) }
+}
+
+// retryAfter returns the header's seconds, 0 without one.
+func (a answer) retryAfter() time.Duration {
+	seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
+	if err != nil || seconds < 0 {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// once sends a call and reads the answer. An error means that none came.
+func (c *caller) once(ctx context.Context, call call, timeout time.Duration) (answer, error) {
+	within, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	got, err := c.exchange(within, call)
+	switch {
+	case ctx.Err() != nil:
+		// Whoever gave the call up knows; it says nothing about the service.
+	case err != nil:
+		c.outage.begin(err)
+	case got.status >= 500:
+		c.outage.begin(refusal(got))
+	default:
+		c.outage.end()
+	}
+	return got, err
+}
+
+func (c *caller) exchange(ctx context.Context, call call) (answer, error) {
+	request, err := http.NewRequestWithContext(ctx, call.method, c.baseURL+call.path, bytes.NewReader(call.body))
+	if err != nil {
+		return answer{}, err
+	}
+	for name, value := range call.header {
+		request.Header.Set(name, value)
+	}
+	if call.body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if c.apiKey != "" {
+		request.Header.Set("Authorization", "Bearer "+c.apiKey)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: response.StatusCode, header: response.Header, body: body}, nil
+}
+
+// untilAnswered sends the same call until there is an answer that says something about it.
+//
+// The error is the context's cause, or *Unavailable when the patience is over.
+func (c *caller) untilAnswered(ctx context.Context, call call, patience patience) (answer, error) {
+	began := now()
+	var pauses pauses
+	for {
+		got, err := c.once(ctx, call, patience.try)
+		if ctx.Err() != nil && err != nil {
+			return answer{}, context.Cause(ctx)
+		}
+		if err == nil {
+			err = call.takes(got)
+		}
+		if err == nil {
+			got.repeated = pauses.whole > 0
+			return got, nil
+		}
+		pause := pauses.next(got.retryAfter())
+		if patience.total > 0 && now().add(pause).sub(began) > patience.total {
+			return answer{}, &Unavailable{After: now().sub(began), Last: err}
+		}
+		if !sleep(ctx, pause) {
+			return answer{}, fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+		}
+	}
+}
+
+// pauses are those between the tries of one call: doubled each time, each drawn between half and the whole.
+type pauses struct {
+	whole time.Duration
+}
+
+func (p *pauses) next(least time.Duration) time.Duration {
+	switch {
+	case p.whole == 0:
+		p.whole = firstPause
+	case p.whole < lastPause/2:
+		p.whole *= 2
+	default:
+		p.whole = lastPause
+	}
+	drawn := p.whole/2 + time.Duration(rand.Int63n(int64(p.whole/2)+1))
+	return max(drawn, least)
+}
+
+// sleep returns false when the context ends first.
+func sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// outage logs once when the service goes away, and once when it is back.
+type outage struct {
+	log   *slog.Logger
+	mu    sync.Mutex
+	since instant
+}
+
+func (o *outage) begin(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.since == 0 {
+		o.since = now()
+		o.log.Warn("the service does not answer; calls are repeated", "error", err.Error())
+	}
+}
+
+func (o *outage) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.since != 0 {
+		o.log.Info("the service answers again", "away_seconds", now().sub(o.since).Seconds())
+		o.since = 0
+	}
+}

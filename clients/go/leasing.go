@@ -1,0 +1,157 @@
+package fencepost
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+)
+
+const (
+	// How long a lease call may take beyond its wait.
+	answerSlack = 10 * time.Second
+	// Between an empty answer that came at once and the next call.
+	emptyPause = 100 * time.Millisecond
+	// For calls that are made once.
+	onceTimeout = 5 * time.Second
+)
+
+type leaseRequest struct {
+	WorkerID     string   `json:"worker_id"`
+	Queues       []string `json:"queues"`
+	MaxJobs      int      `json:"max_jobs"`
+	WaitSeconds  float64  `json:"wait_seconds"`
+	LeaseSeconds float64  `json:"lease_seconds"`
+	RequestID    string   `json:"request_id"`
+}
+
+// granted is the answer to a lease call, and when that was sent.
+type granted struct {
+	Jobs       []*Job    `json:"jobs"`
+	ServerTime time.Time `json:"server_time"`
+
+	sentAt     instant
+	retryAfter time.Duration
+}
+
+// leaseJobs leases for the free slots, one call at a time, until the context ends or the service refuses.
+func (s *session) leaseJobs(ctx context.Context) {
+	for ctx.Err() == nil {
+		free := s.leases.free()
+		if free == 0 {
+			select {
+			case <-ctx.Done():
+			case <-s.leases.freed:
+			}
+			continue
+		}
+		answer, err := s.lease(ctx, free)
+		switch {
+		case errors.Is(err, ErrUnavailable):
+			// Repeated for as long as its request_id is remembered; the next call has a new one.
+		case err != nil:
+			if ctx.Err() == nil {
+				s.refuse(err)
+			}
+			return
+		case ctx.Err() != nil:
+			// The answer was faster than the shutdown.
+			s.giveBack(keysOf(answer.Jobs))
+		default:
+			s.take(ctx, answer)
+		}
+	}
+}
+
+// lease makes one call, and repeats it for as long as the service remembers it.
+func (s *session) lease(ctx context.Context, maxJobs int) (granted, error) {
+	body, err := encode(leaseRequest{
+		WorkerID: s.options.WorkerID, Queues: s.options.Queues, MaxJobs: maxJobs,
+		WaitSeconds: s.options.Wait.Seconds(), LeaseSeconds: s.options.Lease.Seconds(), RequestID: randomUUID(),
+	})
+	if err != nil {
+		return granted{}, err
+	}
+	answer := granted{sentAt: now()}
+	call := call{method: http.MethodPost, path: "/v1/leases", body: body, read: into(&answer)}
+	got, err := s.calls.untilAnswered(ctx, call, patience{try: s.options.Wait + answerSlack, total: s.options.Lease})
+	if err != nil {
+		return granted{}, err
+	}
+	if got.status != http.StatusOK {
+		return granted{}, refusal(got)
+	}
+	answer.retryAfter = got.retryAfter()
+	return answer, nil
+}
+
+// take starts the handlers of what was granted.
+func (s *session) take(ctx context.Context, answer granted) {
+	if len(answer.Jobs) == 0 {
+		pause := answer.retryAfter
+		if now().sub(answer.sentAt) < emptyPause {
+			pause = max(pause, emptyPause)
+		}
+		sleep(ctx, pause)
+		return
+	}
+	if now().sub(answer.sentAt) >= s.options.Lease {
+		s.confirm(ctx, &answer)
+	}
+	for _, l := range s.leases.hold(answer.Jobs, answer.sentAt, answer.ServerTime) {
+		s.start(l)
+	}
+}
+
+// confirm asks which leases of an old answer are held, and keeps those. The process may have been stopped with the
+// answer unread, or the call has waited for longer than a lease is.
+func (s *session) confirm(ctx context.Context, answer *granted) {
+	keys := keysOf(answer.Jobs)
+	sentAt := now()
+	results, err := s.callForMany(ctx, "heartbeat", keys, nil)
+	var held []*Job
+	for i, job := range answer.Jobs {
+		if err == nil && results[i].Status == "ok" {
+			held = append(held, job)
+		} else {
+			s.log.Warn("a lease is lost", "job_id", job.ID, "lease_version", job.LeaseVersion, "reason", "expired")
+		}
+	}
+	answer.Jobs, answer.sentAt = held, sentAt
+}
+
+func keysOf(jobs []*Job) []leaseKey {
+	keys := make([]leaseKey, len(jobs))
+	for i, job := range jobs {
+		keys[i] = leaseKey{job.ID, job.LeaseVersion}
+	}
+	return keys
+}
+
+// callForMany makes one try of a call for leases that are not held here.
+func (s *session) callForMany(
+	ctx context.Context, verb string, keys []leaseKey, more map[string]any,
+) ([]endResult, error) {
+	items := make([]map[string]any, len(keys))
+	for i, key := range keys {
+		items[i] = map[string]any{"job_id": key.jobID, "lease_version": key.version}
+		for name, value := range more {
+			items[i][name] = value
+		}
+	}
+	body, err := encode(map[string]any{"items": items})
+	if err != nil {
+		return nil, err
+	}
+	call := call{method: http.MethodPost, path: "/v1/leases/" + verb, body: body}
+	got, err := s.calls.once(ctx, call, onceTimeout)
+	if err != nil {
+		return nil, err
+	}
+	if got.status != http.StatusOK {
+		return nil, refusal(got)
+	}
+	var results []endResult
+	err = resultsInto(&results, len(keys))(got.body)
+	return results, err
+}
