@@ -140,10 +140,10 @@ func (j *Job) Verify(ctx context.Context) error {
 	return j.noteLost(err)
 }
 
-// noteLost stops the handler when an error says that its lease is over.
+// noteLost stops the handler when an error of a call under its lease says that this is over.
 func (j *Job) noteLost(err error) error {
 	var lost *LeaseLost
-	if errors.As(err, &lost) && lost.JobID == j.ID && lost.PresentedVersion == j.LeaseVersion {
+	if errors.As(err, &lost) {
 		j.leases.lostBy(j.lease, lost)
 	}
 	return err

@@ -2,7 +2,6 @@ package fencepost
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 )
@@ -47,8 +46,6 @@ func (s *session) leaseJobs(ctx context.Context) {
 		}
 		answer, err := s.lease(ctx, free)
 		switch {
-		case errors.Is(err, ErrUnavailable):
-			// Repeated for as long as its request_id is remembered; the next call has a new one.
 		case err != nil:
 			if ctx.Err() == nil {
 				s.refuse(err)
@@ -63,26 +60,36 @@ func (s *session) leaseJobs(ctx context.Context) {
 	}
 }
 
-// lease makes one call, and repeats it for as long as the service remembers it.
+// lease makes one call, and repeats it until it is answered: as it was for as long as the service remembers its
+// request_id, which is one lease, and after that with a new one. Its error is a *Problem, or the context's.
 func (s *session) lease(ctx context.Context, maxJobs int) (granted, error) {
-	body, err := encode(leaseRequest{
-		WorkerID: s.options.WorkerID, Queues: s.options.Queues, MaxJobs: maxJobs,
-		WaitSeconds: s.options.Wait.Seconds(), LeaseSeconds: s.options.Lease.Seconds(), RequestID: randomUUID(),
-	})
-	if err != nil {
-		return granted{}, err
+	var between pauses
+	for {
+		body, err := encode(leaseRequest{
+			WorkerID: s.options.WorkerID, Queues: s.options.Queues, MaxJobs: maxJobs,
+			WaitSeconds: s.options.Wait.Seconds(), LeaseSeconds: s.options.Lease.Seconds(), RequestID: randomUUID(),
+		})
+		if err != nil {
+			return granted{}, err
+		}
+		answer := granted{sentAt: now()}
+		call := call{method: http.MethodPost, path: "/v1/leases", body: body, read: into(&answer)}
+		for now().sub(answer.sentAt) <= s.options.Lease {
+			got, err := s.calls.once(ctx, call, s.options.Wait+answerSlack)
+			if err == nil {
+				err = call.takes(got)
+			}
+			switch {
+			case err == nil && got.status == http.StatusOK:
+				answer.retryAfter = got.retryAfter()
+				return answer, nil
+			case err == nil:
+				return granted{}, refusal(got)
+			case !sleep(ctx, between.next(got.retryAfter())):
+				return granted{}, context.Cause(ctx)
+			}
+		}
 	}
-	answer := granted{sentAt: now()}
-	call := call{method: http.MethodPost, path: "/v1/leases", body: body, read: into(&answer)}
-	got, err := s.calls.untilAnswered(ctx, call, patience{try: s.options.Wait + answerSlack, total: s.options.Lease})
-	if err != nil {
-		return granted{}, err
-	}
-	if got.status != http.StatusOK {
-		return granted{}, refusal(got)
-	}
-	answer.retryAfter = got.retryAfter()
-	return answer, nil
 }
 
 // take starts the handlers of what was granted.
