@@ -94,13 +94,27 @@ func (s *sender) run(ctx context.Context) {
 		}
 		for ctx.Err() == nil {
 			// Handlers that are about to return come along.
-			runtime.Gosched()
+			giveWay(s.size)
 			batch := s.take()
 			if len(batch) == 0 {
 				break
 			}
 			s.send(ctx, batch)
 		}
+	}
+}
+
+func (s *sender) size() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue)
+}
+
+// giveWay lets other goroutines run as long as a number grows by that.
+func giveWay(size func() int) {
+	for seen := -1; size() > seen; {
+		seen = size()
+		runtime.Gosched()
 	}
 }
 

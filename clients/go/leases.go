@@ -78,14 +78,23 @@ func token(channel chan struct{}) {
 	}
 }
 
-// free returns how many more leases may be held.
-func (ls *leases) free() int {
+// slots returns how many more leases may be held, and for how many the end is on its way.
+func (ls *leases) slots() (free, ending int) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return ls.limit - len(ls.held)
+	for _, l := range ls.held {
+		if l.ending {
+			ending++
+		}
+	}
+	return ls.limit - len(ls.held), ending
 }
 
-func (ls *leases) count() int { return ls.limit - ls.free() }
+func (ls *leases) count() int {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return len(ls.held)
+}
 
 // hold takes leases that a call sent at sentAt was granted, and returns those that are new.
 func (ls *leases) hold(jobs []*Job, sentAt instant, serverTime time.Time) []*lease {

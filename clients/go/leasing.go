@@ -11,6 +11,8 @@ const (
 	answerSlack = 10 * time.Second
 	// Between an empty answer that came at once and the next call.
 	emptyPause = 100 * time.Millisecond
+	// How long a lease call waits for ends to be answered.
+	endPause = 20 * time.Millisecond
 	// For calls that are made once.
 	onceTimeout = 5 * time.Second
 )
@@ -36,13 +38,9 @@ type granted struct {
 // leaseJobs leases for the free slots, one call at a time, until the context ends or the service refuses.
 func (s *session) leaseJobs(ctx context.Context) {
 	for ctx.Err() == nil {
-		free := s.leases.free()
+		free := s.freeSlots(ctx)
 		if free == 0 {
-			select {
-			case <-ctx.Done():
-			case <-s.leases.freed:
-			}
-			continue
+			return
 		}
 		answer, err := s.lease(ctx, free)
 		switch {
@@ -56,6 +54,32 @@ func (s *session) leaseJobs(ctx context.Context) {
 			s.giveBack(keysOf(answer.Jobs))
 		default:
 			s.take(ctx, answer)
+		}
+	}
+}
+
+// freeSlots waits until there is a free slot, and a moment longer while as many slots as are free wait for the
+// answer to an end: two calls for a half each cost twice as much as one. It returns 0 when the context ends.
+func (s *session) freeSlots(ctx context.Context) int {
+	// Handlers that are about to return count among those.
+	giveWay(func() int {
+		_, ending := s.leases.slots()
+		return ending
+	})
+	moment := time.NewTimer(endPause)
+	defer moment.Stop()
+	isOver := false
+	for {
+		free, ending := s.leases.slots()
+		if free > 0 && (isOver || ending < free) {
+			return free
+		}
+		select {
+		case <-ctx.Done():
+			return 0
+		case <-moment.C:
+			isOver = true
+		case <-s.leases.freed:
 		}
 	}
 }
