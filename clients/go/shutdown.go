@@ -12,6 +12,9 @@ import (
 
 // run works until the context ends, a signal comes or the service refuses; then it shuts down.
 func (s *session) run(ctx context.Context, signals <-chan os.Signal) error {
+	if s.options.HTTPClient == nil {
+		defer s.calls.http.CloseIdleConnections()
+	}
 	leasing, stopLeasing := context.WithCancel(ctx)
 	defer stopLeasing()
 	beside, stopBeside := context.WithCancel(context.WithoutCancel(ctx))
