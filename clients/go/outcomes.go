@@ -114,17 +114,11 @@ func (k leaseKey) wire() leaseKeyWire { return leaseKeyWire{k.jobID, k.version} 
 
 // decide says what to send for what a handler returned; stop is why it had to stop, nil if it had not.
 func decide(key leaseKey, result any, err error, stop error) outcome {
-	if err == nil {
+	if returned, isError := result.(error); err == nil && isError && isOutcome(returned) {
 		// An outcome that is returned as the result means the same.
-		switch returned := result.(type) {
-		case Fail:
-			err = returned
-		case Release:
-			err = returned
-		}
+		err = returned
 	}
-	var given Release
-	isReleased := errors.As(err, &given)
+	given, isReleased := findRelease(err)
 	switch {
 	case errors.Is(stop, ErrLeaseLost):
 		return outcome{}
@@ -144,6 +138,9 @@ func decide(key leaseKey, result any, err error, stop error) outcome {
 
 func completed(key leaseKey, result any) outcome {
 	item := completion{leaseKeyWire: key.wire()}
+	if pointed, isPointer := result.(*Complete); isPointer && pointed != nil {
+		result = *pointed
+	}
 	switch returned := result.(type) {
 	case settled:
 		return outcome{}
@@ -202,14 +199,42 @@ func released(key leaseKey, given Release) outcome {
 }
 
 func asFail(err error) Fail {
-	var failed Fail
-	if !errors.As(err, &failed) {
+	failed, isFail := findFail(err)
+	if !isFail {
 		return Fail{Type: typeName(err), Message: err.Error()}
 	}
 	if failed.Type == "" {
 		failed.Type = "fail"
 	}
 	return failed
+}
+
+func isOutcome(err error) bool {
+	_, isFail := findFail(err)
+	_, isRelease := findRelease(err)
+	return isFail || isRelease
+}
+
+// The methods of these are there for pointers too: an outcome may be returned as either.
+
+func (f Fail) fail() Fail { return f }
+
+func (r Release) release() Release { return r }
+
+func findFail(err error) (Fail, bool) {
+	var found interface{ fail() Fail }
+	if !errors.As(err, &found) {
+		return Fail{}, false
+	}
+	return found.fail(), true
+}
+
+func findRelease(err error) (Release, bool) {
+	var found interface{ release() Release }
+	if !errors.As(err, &found) {
+		return Release{}, false
+	}
+	return found.release(), true
 }
 
 // typeName names the first type in the chain that says more than that it is an error.

@@ -73,6 +73,12 @@ func TestWhatAHandlerReturnsDecidesHowItsJobEnds(t *testing.T) {
 		{"a release as the result", Release{}, nil, nil, release, ``},
 		{"a fail as the result", Fail{Message: "m"}, nil, nil, fail, `,"error":{"type":"fail","message":"m"}`},
 		{
+			"a pointer to a fail", nil, &Fail{Message: "m", Permanent: true}, nil, fail,
+			`,"error":{"type":"fail","message":"m"},"retryable":false`,
+		},
+		{"a pointer to a release", nil, &Release{Reason: "r"}, nil, release, `,"reason":"r"`},
+		{"a pointer to a complete", &Complete{Result: 1}, nil, nil, complete, `,"result":1`},
+		{
 			"a result that is no JSON", math.Inf(1), nil, nil, fail,
 			`,"error":{"type":"result_refused","message":"json: unsupported value: +Inf"},"retryable":false`,
 		},

@@ -15,12 +15,12 @@ CLIENT = Path(__file__).parents[2] / "clients" / "go"
 TEST_SECONDS = 480
 
 
-def run(*command: str | Path, environ: dict[str, str] | None = None) -> str:
-    """Return what a command in the client's folder says; fail when something is wrong."""
+def run(*command: str | Path, folder: Path = CLIENT, environ: dict[str, str] | None = None) -> str:
+    """Return what a command says; fail with that when something is wrong."""
     done = subprocess.run(
         command,
-        cwd=CLIENT,
-        env=os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"} | (environ or {}),
+        cwd=folder,
+        env=os.environ | {"GOTOOLCHAIN": "local", "GOPROXY": "off"} | (environ or {}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -44,6 +44,17 @@ def test_vet_finds_nothing() -> None:
 def test_the_client_needs_the_standard_library_only() -> None:
     assert "require" not in (CLIENT / "go.mod").read_text(encoding="utf-8")
     assert not (CLIENT / "go.sum").exists()
+
+
+@pytest.mark.slow
+def test_the_readmes_worker_is_a_program(tmp_path: Path) -> None:
+    go = needed_program("go")
+    text = (CLIENT / "README.md").read_text(encoding="utf-8")
+    program = text.split("```go\n")[1].split("```")[0]
+    (tmp_path / "main.go").write_text(program, encoding="utf-8")
+    run(go, "mod", "init", "example.test/app", folder=tmp_path)
+    run(go, "mod", "edit", "-require=fencepost@v0.0.0", f"-replace=fencepost={CLIENT}", folder=tmp_path)
+    run(go, "vet", ".", folder=tmp_path)
 
 
 @pytest.mark.slow
