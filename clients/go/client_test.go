@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 
@@ -12,7 +13,8 @@ import (
 
 func TestASubmittedJobComesBackAsItWasAskedFor(t *testing.T) {
 	runAt := time.Date(2099, 1, 2, 3, 4, 5, 0, time.FixedZone("", 3600))
-	backoff := fencepost.Backoff{Type: "fixed", Base: 3 * time.Second, Factor: 2, Max: time.Minute, Jitter: 0}
+	base, factor, longest, none := 3*time.Second, 2.5, time.Minute, 0.0
+	backoff := fencepost.Backoff{Type: "fixed", Base: &base, Factor: &factor, Max: &longest, Jitter: &none}
 	asked := fencepost.Submission{
 		Kind: "k", Queue: queueOf(t), Payload: json.RawMessage(`{"id": 9007199254740993, "<": "&"}`), Priority: -5,
 		RunAt: runAt, MaxAttempts: 3, Backoff: &backoff, MaxRuntime: 90 * time.Second,
@@ -27,11 +29,25 @@ func TestASubmittedJobComesBackAsItWasAskedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if job.State != fencepost.Scheduled || job.Kind != "k" || job.Queue != asked.Queue || job.Priority != -5 ||
-		!job.RunAt.Equal(runAt) || job.MaxAttempts != 3 || job.Backoff != backoff ||
+		!job.RunAt.Equal(runAt) || job.MaxAttempts != 3 || !reflect.DeepEqual(job.Backoff, backoff) ||
 		job.MaxRuntime != asked.MaxRuntime || job.ProgressTimeout != asked.ProgressTimeout ||
 		job.Metadata["a"] != "b" || job.IdempotencyKey != asked.IdempotencyKey ||
 		string(job.Payload) != `{"id":9007199254740993,"<":"&"}` {
 		t.Errorf("%+v", job)
+	}
+}
+
+func TestABackoffThatIsHalfGivenIsTheServicesOwnForTheRest(t *testing.T) {
+	submitted, err := client(t).Submit(within(t), fencepost.Submission{
+		Kind: "k", Queue: queueOf(t), Backoff: &fencepost.Backoff{Type: "linear"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, factor, longest, jitter := 5*time.Second, 2.0, time.Hour, 0.1
+	whole := fencepost.Backoff{Type: "linear", Base: &base, Factor: &factor, Max: &longest, Jitter: &jitter}
+	if !reflect.DeepEqual(submitted.Job.Backoff, whole) {
+		t.Errorf("%+v", submitted.Job.Backoff)
 	}
 }
 

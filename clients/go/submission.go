@@ -31,14 +31,21 @@ type Submission struct {
 	IdempotencyKey string
 }
 
-// Backoff is the wait after a failed attempt. Base and Jitter are taken as they stand, zero included; zero Factor
-// and Max are left to the service (2, and an hour).
+// Backoff is the wait after a failed attempt. What is empty or nil is left to the service's default.
 type Backoff struct {
-	Type   string // exponential, linear or fixed; exponential when empty
-	Base   time.Duration
-	Factor float64
-	Max    time.Duration
-	Jitter float64 // a share, 0 to 1
+	Type   string         // exponential, linear or fixed: exponential
+	Base   *time.Duration // of the first wait: 5 s
+	Factor *float64       // from one wait to the next, 1 to 10: 2
+	Max    *time.Duration // of every wait: an hour
+	Jitter *float64       // a share, 0 to 1: 0.1
+}
+
+type backoffWire struct {
+	Type   string   `json:"type,omitempty"`
+	Base   *float64 `json:"base_seconds,omitempty"`
+	Factor *float64 `json:"factor,omitempty"`
+	Max    *float64 `json:"max_seconds,omitempty"`
+	Jitter *float64 `json:"jitter,omitempty"`
 }
 
 // Parent is the lease under which a job is created.
@@ -65,28 +72,16 @@ type submissionWire struct {
 
 // MarshalJSON writes the backoff as the protocol has it.
 func (b Backoff) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		Type   string   `json:"type,omitempty"`
-		Base   float64  `json:"base_seconds"`
-		Factor float64  `json:"factor,omitempty"`
-		Max    *float64 `json:"max_seconds,omitempty"`
-		Jitter float64  `json:"jitter"`
-	}{b.Type, b.Base.Seconds(), b.Factor, seconds(b.Max), b.Jitter})
+	return json.Marshal(backoffWire{b.Type, optional(b.Base), b.Factor, optional(b.Max), b.Jitter})
 }
 
 // UnmarshalJSON reads the backoff of a job.
 func (b *Backoff) UnmarshalJSON(data []byte) error {
-	var wire struct {
-		Type   string  `json:"type"`
-		Base   float64 `json:"base_seconds"`
-		Factor float64 `json:"factor"`
-		Max    float64 `json:"max_seconds"`
-		Jitter float64 `json:"jitter"`
-	}
+	var wire backoffWire
 	if err := json.Unmarshal(data, &wire); err != nil {
 		return err
 	}
-	*b = Backoff{wire.Type, duration(wire.Base), wire.Factor, duration(wire.Max), wire.Jitter}
+	*b = Backoff{wire.Type, optionalDuration(wire.Base), wire.Factor, optionalDuration(wire.Max), wire.Jitter}
 	return nil
 }
 

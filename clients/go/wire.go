@@ -34,6 +34,23 @@ func seconds(d time.Duration) *float64 {
 	return &number
 }
 
+// optional is seconds for a duration of which nil says that there is none, so that 0 is a value.
+func optional(d *time.Duration) *float64 {
+	if d == nil {
+		return nil
+	}
+	number := d.Seconds()
+	return &number
+}
+
+func optionalDuration(seconds *float64) *time.Duration {
+	if seconds == nil {
+		return nil
+	}
+	d := duration(*seconds)
+	return &d
+}
+
 func duration(seconds float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }

@@ -99,7 +99,7 @@ func TestAHandlerIsGivenTheJobItsTokenAndItsDeadline(t *testing.T) {
 
 func TestAnErrorIsTriedAgainWithTheCheckpointAndWhatWentWrong(t *testing.T) {
 	job := submit(t, fencepost.Submission{
-		Kind: "row", Queue: queueOf(t), Backoff: &fencepost.Backoff{Type: "fixed"},
+		Kind: "row", Queue: queueOf(t), Backoff: &fencepost.Backoff{Type: "fixed", Base: new(time.Duration)},
 	})
 	work(t, fencepost.WorkerOptions{Queues: []string{job.Queue}}, handlers{
 		"row": func(ctx context.Context, job *fencepost.Job) (any, error) {
@@ -293,7 +293,7 @@ func TestProgressIsSeenWithinASecondOrSo(t *testing.T) {
 
 func TestAChildIsCreatedOnceHoweverOftenTheHandlerRuns(t *testing.T) {
 	job := submit(t, fencepost.Submission{
-		Kind: "parent", Queue: queueOf(t), Backoff: &fencepost.Backoff{Type: "fixed"},
+		Kind: "parent", Queue: queueOf(t), Backoff: &fencepost.Backoff{Type: "fixed", Base: new(time.Duration)},
 	})
 	children := make(chan fencepost.Submitted, 2)
 	work(t, fencepost.WorkerOptions{Queues: []string{job.Queue}}, handlers{
