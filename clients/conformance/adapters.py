@@ -1,0 +1,88 @@
+"""The clients under test, as ``adapters.yaml`` declares them."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from clients.conformance.case import OPTIONAL, Case, CaseError
+
+ROOT = Path(__file__).parents[2]
+DECLARED = Path(__file__).parent / "adapters.yaml"
+BUILD_SECONDS = 500
+
+
+class BuildError(Exception):
+    """An adapter that cannot be built, with the end of what its command said."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One client: how its adapter program is built and run, and what it does not offer."""
+
+    name: str
+    run: Sequence[str]
+    build: Sequence[str] = ()
+    cannot: frozenset[str] = frozenset()
+    folder: Path = ROOT
+
+    def can(self, case: Case) -> bool:
+        return not case.needs & self.cannot
+
+    @property
+    def missing(self) -> str | None:
+        """The program that is not installed here; None when everything is."""
+        for command in (self.build, self.run):
+            # What a build makes is not there yet.
+            if command and "/" not in command[0] and shutil.which(command[0]) is None:
+                return command[0]
+        return None
+
+    def make(self) -> None:
+        """Build the adapter; raise BuildError when it cannot be."""
+        if not self.build:
+            return
+        try:
+            done = subprocess.run(
+                self.build,
+                cwd=self.folder,
+                capture_output=True,
+                text=True,
+                timeout=BUILD_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BuildError(f"{self.name}: not built after {BUILD_SECONDS} s") from error
+        if done.returncode != 0:
+            raise BuildError(
+                f"{self.name}: {' '.join(self.build)}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+            )
+
+
+def declared(path: Path = DECLARED) -> list[Adapter]:
+    """Return the adapters of a file."""
+    return [_read(entry) for entry in yaml.safe_load(path.read_text(encoding="utf-8"))]
+
+
+def _read(entry: Mapping[str, Any]) -> Adapter:
+    if unknown := set(entry) - {"name", "build", "run", "cannot"}:
+        raise CaseError(f"adapters: unknown: {', '.join(sorted(unknown))}")
+    if unknown := set(entry.get("cannot", [])) - set(OPTIONAL):
+        raise CaseError(
+            f"adapters: {entry['name']} cannot {', '.join(sorted(unknown))}, which is not optional"
+        )
+    return Adapter(
+        name=entry["name"],
+        run=_command(entry["run"]),
+        build=_command(entry.get("build", [])),
+        cannot=frozenset(entry.get("cannot", [])),
+    )
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    return [word.replace("{python}", sys.executable) for word in words]

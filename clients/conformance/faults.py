@@ -1,0 +1,74 @@
+"""What befalls calls in a case: its ``answers``, each for the next calls that it fits."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clients.conformance.case import CaseError
+from clients.conformance.record import Call
+
+
+@dataclass
+class Fault:
+    """One entry of ``answers``.
+
+    to, job, has: the verb, and if given a job or a member that has to be in the call.
+    skip, times: how many fitting calls are let through first, and how many it then befalls (None: all).
+    status, retry_after: the call is not done, and refused. reset: not done, the connection breaks. lost: done, and
+    the connection breaks before the answer. hang: not done, no answer. late_seconds: done, and answered so much
+    later. empty: a lease call is answered at once with no job.
+    """
+
+    to: str
+    job: str | None = None
+    has: str | None = None
+    skip: int = 0
+    times: int | None = 1
+    status: int | None = None
+    retry_after: int | None = None
+    reset: bool = False
+    lost: bool = False
+    hang: bool = False
+    late_seconds: float = 0
+    empty: bool = False
+
+    def fits(self, call: Call) -> bool:
+        return (
+            call.verb == self.to
+            and (self.job is None or any(item.job == self.job for item in call.items))
+            and (self.has is None or any(self.has in item.body for item in call.items))
+        )
+
+
+def read_fault(entry: Mapping[str, Any]) -> Fault:
+    """Return a fault as a value; ``times: always`` is without end."""
+    values = dict(entry)
+    if values.get("times") == "always":
+        values["times"] = None
+    try:
+        return Fault(**values)
+    except TypeError as error:
+        raise CaseError(f"answers: {entry}: {error}") from error
+
+
+class Faults:
+    """The faults of a case that are still to come."""
+
+    def __init__(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        self._faults = [read_fault(entry) for entry in entries]
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        self._faults.append(read_fault(entry))
+
+    def take(self, call: Call) -> Fault | None:
+        """Return what befalls this call, and count it; None lets it through."""
+        for fault in self._faults:
+            if not fault.fits(call) or fault.times == 0:
+                continue
+            if fault.skip:
+                fault.skip -= 1
+                continue
+            if fault.times is not None:
+                fault.times -= 1
+            return fault
+        return None

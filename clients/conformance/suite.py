@@ -1,0 +1,36 @@
+"""All cases with all adapters, several at once: they sleep most of the time."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from clients.conformance.adapters import Adapter
+from clients.conformance.case import Case
+from clients.conformance.contract import Contract
+from clients.conformance.stage import Verdict, play
+
+AT_ONCE = 8
+
+
+async def run(
+    cases: Sequence[Case],
+    adapters: Sequence[Adapter],
+    *,
+    at_once: int = AT_ONCE,
+    say: Callable[[Verdict], None],
+) -> list[Verdict]:
+    """Return the verdicts in no certain order, and tell each as it comes.
+
+    The longest cases go first, so that none of them is waited for alone at the end.
+    """
+    contract = Contract()
+    places = asyncio.Semaphore(at_once)
+
+    async def one(case: Case, adapter: Adapter) -> Verdict:
+        async with places:
+            verdict = await play(case, adapter, contract)
+            say(verdict)
+            return verdict
+
+    pairs = [(case, adapter) for case in cases for adapter in adapters if adapter.can(case)]
+    pairs.sort(key=lambda pair: -pair[0].within_seconds)
+    return await asyncio.gather(*(one(case, adapter) for case, adapter in pairs))
