@@ -49,7 +49,9 @@ def main(
         raise click.ClickException("there is no client, or no case, of that name")
     verdicts = asyncio.run(
         suite.run(
-            cases, ready, at_once=at_once, say=lambda verdict: click.echo(".F"[not verdict.passed], nl=False)
+            suite.pairs_of(cases, ready),
+            at_once=at_once,
+            say=lambda verdict: click.echo("." if verdict.passed else "F", nl=False),
         )
     )
     click.echo()

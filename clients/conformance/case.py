@@ -11,7 +11,8 @@ FOLDER = Path(__file__).parent / "cases"
 
 # Steps and roles that an adapter may say it cannot do; everything else every client must.
 OPTIONAL = (
-    "producer", "progress", "checkpoint", "submit", "verify", "settled", "enqueue", "release", "details", "kinds", "many",
+    "producer", "progress", "checkpoint", "submit", "verify", "settled", "enqueue", "release", "details",
+    "kinds", "many",
 )  # fmt: skip
 FINAL_STEPS = ("return", "complete", "fail", "raise", "release", "settled")
 STEPS = (*FINAL_STEPS, "sleep", "hold", "stubborn", "progress", "checkpoint", "submit", "verify")
@@ -23,13 +24,14 @@ class CaseError(Exception):
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A job as the case offers it."""
+    """A job as the case offers it. version is the one before its first grant; None is any."""
 
     name: str
     steps: Sequence[Mapping[str, Any]]
     kind: str = "scripted"
     queue: str = "default"
     later: bool = False
+    version: int | None = None
     members: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -95,8 +97,6 @@ def read(document: Mapping[str, Any]) -> Case:
         _refuse_unknown(document, _MEMBERS)
         _refuse_unknown(document.get("worker", {}), WORKER)
         jobs = {key: _job(key, plan) for key, plan in document.get("jobs", {}).items()}
-        if not document.get("expect"):
-            raise CaseError("it expects nothing")
         is_producer = bool(document.get("produce"))
         return Case(
             name=name,
@@ -107,7 +107,7 @@ def read(document: Mapping[str, Any]) -> Case:
             produce=document.get("produce", []),
             answers=document.get("answers", []),
             script=document.get("script", []),
-            expect=document["expect"],
+            expect=_something(document["expect"]),
             exit=str(document.get("exit", 0)),
             drain=document.get("drain", not is_producer),
             within_seconds=document.get("within_seconds", 20),
@@ -118,6 +118,12 @@ def read(document: Mapping[str, Any]) -> Case:
         raise CaseError(f"case {name}: {error}") from error
 
 
+def _something(expectations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    if not expectations:
+        raise CaseError("it expects nothing")
+    return expectations
+
+
 def _job(name: str, plan: Any) -> JobPlan:
     """Read a job: a list of steps, or an object with its steps and other members."""
     if isinstance(plan, list):
@@ -126,7 +132,7 @@ def _job(name: str, plan: Any) -> JobPlan:
     for step in steps:
         if not set(step) & set(STEPS):
             raise CaseError(f"job {name} has an unknown step: {step}")
-    own = {key: plan[key] for key in ("kind", "queue", "later") if key in plan}
+    own = {key: plan[key] for key in ("kind", "queue", "later", "version") if key in plan}
     members = {key: value for key, value in plan.items() if key not in (*own, "steps")}
     return JobPlan(name=name, steps=steps, members=members, **own)
 

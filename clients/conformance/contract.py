@@ -44,7 +44,7 @@ class Contract:
         document = json.loads(DOCUMENT.read_text(encoding="utf-8"))
         # 5.0 and true are no whole numbers to the service; JSON Schema itself is milder.
         types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-        strict = extend(Draft202012Validator, type_checker=types)
+        strict: Any = extend(Draft202012Validator, type_checker=types)  # type: ignore[no-untyped-call]
         components = {"components": document["components"]}
         self._validators = {
             name: strict({"$ref": f"#/components/schemas/{name}", **components})
@@ -78,8 +78,8 @@ class Contract:
             body = json.loads(raw, object_pairs_hook=_without_twins, parse_constant=_refuse_constant)
         except ValueError as error:
             raise Refused(400, "malformed_json", f"the body is no JSON: {error}") from error
-        if error := next(self._validators[schema].iter_errors(body), None):
-            raise Refused(422, "invalid_request", f"{error.json_path}: {error.message}")
+        if found := next(self._validators[schema].iter_errors(body), None):
+            raise Refused(422, "invalid_request", f"{found.json_path}: {found.message}")
         return body
 
     def check_headers(self, verb: str, headers: Mapping[str, str]) -> None:

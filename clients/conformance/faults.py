@@ -12,11 +12,14 @@ from clients.conformance.record import Call
 class Fault:
     """One entry of ``answers``.
 
-    to, job, has: the verb, and if given a job or a member that has to be in the call.
-    skip, times: how many fitting calls are let through first, and how many it then befalls (None: all).
-    status, retry_after: the call is not done, and refused. reset: not done, the connection breaks. lost: done, and
-    the connection breaks before the answer. hang: not done, no answer. late_seconds: done, and answered so much
-    later. empty: a lease call is answered at once with no job.
+    to, job, has         the verb, and if given a job or a member that has to be in the call
+    skip, times          how many fitting calls are let through first, how many it then befalls (None: all)
+    status, retry_after  the call is not done, and refused
+    reset                the call is not done, and the connection breaks
+    lost                 the call is done, and the connection breaks before the answer
+    hang                 the call is not done, and never answered
+    late_seconds         the call is done, and answered so much later
+    empty                a lease call is answered at once with no job
     """
 
     to: str

@@ -2,23 +2,25 @@
 
 Each entry of ``expect`` is one of
 
-    {seen: M, times: n}                 M happened n times; [least, most] for a range (most: null for any number)
+    {seen: M, times: n}                 M happened n times; or times: [least, most or null]
     {never: M}                          M did not happen
     {order: [M, M, …]}                  each happened, the first time after the one before it
-    {time: [M, M], at_least: s, at_most: s}        between the two
+    {time: [M, M], at_least: s, at_most: s}   between the two
     {gaps: M, at_least: s, at_most: s}  between each M and the next
     {pauses_grow: M}                    the later gaps are longer than the first ones
-    {same: path, of: M}                 all M have the same value there, and there is at least one
-    {different: path, of: M}            no two M have the same value there, and there are two or more of them
-    {growing: path, of: M}              each M has a higher value there than the one before it, two or more of them
-    (of: [M, M, …] compares just these)
+    {same: path, of: M}                 all M have the same value there; there is at least one
+    {different: path, of: M}            no two M have the same value there; there are at least two
+    {growing: path, of: M}              each M has a higher value there than the one before; at least two
+                                        of: [M, M, …] compares just these, for all three
     {every: M, has: [a, b]}             each M is about these jobs and no other, and there is at least one
 
-``seen``, ``never``, ``gaps``, ``pauses_grow`` and ``every`` take ``after: M`` and ``before: M``; ``slack: seconds`` begins
-so much later, for what is under way. ``why`` says in a sentence what a failure means.
+Those that count or compare by time (the first two, ``gaps``, ``pauses_grow``, ``every``) take ``after: M`` and
+``before: M``; with ``slack`` they begin so many seconds later, for what is under way. ``why`` says in a sentence
+what a failure means.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from clients.conformance.case import CaseError
@@ -60,13 +62,12 @@ def _check(record: Record, expectation: Mapping[str, Any]) -> None:
     kind = next((name for name in _MEMBERS if name in expectation), None)
     if kind is None or set(expectation) - _MEMBERS[kind]:
         raise CaseError(f"no such expectation: {dict(expectation)}")
+    found = _within(record, expectation, expectation[kind]) if "after" in _MEMBERS[kind] else []
     match kind:
         case "seen":
-            _seen(_within(record, expectation, expectation["seen"]), expectation)
+            _seen(found, expectation)
         case "never":
-            if found := _within(record, expectation, expectation["never"]):
-                times = ", ".join(f"{moment.at:.2f}" for moment in found)
-                raise Unmet(f"must not happen, but did at {times} s: {_text(expectation, 'never')}")
+            _never(found, expectation)
         case "order":
             _order(record, expectation["order"])
         case "time":
@@ -74,13 +75,12 @@ def _check(record: Record, expectation: Mapping[str, Any]) -> None:
             name = " to ".join(described(wanted) for wanted in expectation["time"])
             _bounded(end.at - start.at, expectation, f"from {name}")
         case "gaps":
-            found = _within(record, expectation, expectation["gaps"])
             for gap in _gaps(found):
                 _bounded(gap, expectation, f"between one {_text(expectation, 'gaps')} and the next")
         case "pauses_grow":
-            _pauses_grow(_within(record, expectation, expectation["pauses_grow"]), expectation)
+            _pauses_grow(found, expectation)
         case "every":
-            _every(_within(record, expectation, expectation["every"]), expectation)
+            _every(found, expectation)
         case _:
             _values(record, expectation, kind)
 
@@ -122,6 +122,12 @@ def _seen(found: Sequence[Moment], expectation: Mapping[str, Any]) -> None:
         raise Unmet(f"happened {len(found)} times, not {wanted}: {_text(expectation, 'seen')}")
 
 
+def _never(found: Sequence[Moment], expectation: Mapping[str, Any]) -> None:
+    if found:
+        times = ", ".join(f"{moment.at:.2f}" for moment in found)
+        raise Unmet(f"must not happen, but did at {times} s: {_text(expectation, 'never')}")
+
+
 def _order(record: Record, wanted: Sequence[Mapping[str, Any]]) -> None:
     last = float("-inf")
     for index, moment in enumerate(wanted):
@@ -133,7 +139,7 @@ def _order(record: Record, wanted: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _gaps(found: Sequence[Moment]) -> list[float]:
-    return [later.at - earlier.at for earlier, later in zip(found, found[1:], strict=False)]
+    return [later.at - earlier.at for earlier, later in pairwise(found)]
 
 
 def _bounded(seconds: float, expectation: Mapping[str, Any], text: str) -> None:
@@ -160,9 +166,8 @@ def _every(found: Sequence[Moment], expectation: Mapping[str, Any]) -> None:
             sorted(item.job or "?" for item in moment.entry.items) if isinstance(moment.entry, Call) else []
         )
         if jobs != sorted(expectation["has"]):
-            raise Unmet(
-                f"is about {jobs} at {moment.at:.2f} s, not {expectation['has']}: {_text(expectation, 'every')}"
-            )
+            where = f"at {moment.at:.2f} s: {_text(expectation, 'every')}"
+            raise Unmet(f"is about {jobs}, not {expectation['has']}, {where}")
 
 
 def _values(record: Record, expectation: Mapping[str, Any], kind: str) -> None:
@@ -177,7 +182,7 @@ def _values(record: Record, expectation: Mapping[str, Any], kind: str) -> None:
         raise Unmet(f"there are {len(values)}, too few to compare: {text}")
     if None in values:
         raise Unmet(f"is missing once: {text}")
-    pairs = list(zip(values, values[1:], strict=False))
+    pairs = list(pairwise(values))
     if kind == "same" and any(left != right for left, right in pairs):
         raise Unmet(f"is not the same each time: {text}: {values}")
     if kind == "different" and len({repr(value) for value in values}) < len(values):

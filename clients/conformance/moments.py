@@ -1,12 +1,13 @@
 """Finds in a record what an expectation or a script speaks of.
 
-A moment is written ``{call: complete, job: a}``, ``{event: stopped, job: a}`` or ``{act: SIGTERM}``; ``call: end`` stands
-for complete, fail and release. With any of
+A moment is written ``{call: complete, job: a}``, ``{event: stopped, job: a}`` or ``{act: SIGTERM}``. The call
+``end`` is any of complete, fail and release. With any of
 
     job        the job's letter: then each item of a call counts for itself, else a call counts once
     version    of the job, counted from its first grant in this case: 1, 2, …
     run        the number of the adapter's process, from 1
-    answer     what the client learnt: ok, replayed, lease_lost, not_found, refused, answered, lost, reset, closed, 503, …
+    answer     what the client learnt: of an item ok, replayed, lease_lost or not_found; of a call answered,
+               lost, reset, closed, or the status of a refusal
     with       members that have to be there, with these values
     without    members that must not be there
     items      true: each item of a call counts for itself
@@ -148,7 +149,7 @@ def _grant(record: Record, wanted: Mapping[str, Any], version: int | None) -> in
 
 
 def includes(actual: Any, wanted: Any) -> bool:
-    """Return whether everything wanted is there: objects may have more members, all else has to be the same."""
+    """Return whether all that is wanted is there: objects may have more members, nothing else may."""
     if isinstance(wanted, Mapping):
         return isinstance(actual, Mapping) and all(
             key in actual and includes(actual[key], value) for key, value in wanted.items()

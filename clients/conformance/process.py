@@ -86,7 +86,7 @@ class AdapterProcess:
     async def end(self) -> None:
         """Kill what is left, and read the last events."""
         if self._process is not None:
-            # The group's id is the one of its leader, also when that has gone; a group without anybody is no error.
+            # The group bears its leader's id, also when that has gone.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()

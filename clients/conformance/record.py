@@ -30,8 +30,9 @@ class Item:
 class Call:
     """One request as it arrived, and what became of it.
 
-    Times are seconds since the case began. ``outcome`` is ``answered``, ``lost`` (done, never answered), ``reset``
-    (neither done nor answered), ``closed`` (the client went before the answer), ``open``, or the status of a refusal.
+    Times are seconds since the case began. ``outcome`` is ``answered``, ``lost`` (done, never answered),
+    ``reset`` (neither done nor answered), ``closed`` (the client went before the answer), ``open``, or the
+    status of a refusal.
     ``granted`` are the jobs and versions in a lease answer.
     """
 

@@ -33,7 +33,7 @@ def one_lease_call_at_a_time(_: Case, record: Record) -> Iterator[str]:
 
 
 def lease_calls_are_repeated_as_they_were(_: Case, record: Record) -> Iterator[str]:
-    """Without a usable answer the same call comes again, within the time of a lease; else a new request_id comes."""
+    """Without an answer the same call comes again within the time of a lease; else with a new request_id."""
     began: dict[str, float] = {}
     for earlier, later in pairwise(record.calls("lease")):
         if earlier.malformed or later.malformed or earlier.run != later.run:
@@ -45,7 +45,7 @@ def lease_calls_are_repeated_as_they_were(_: Case, record: Record) -> Iterator[s
             yield f"the lease call at {later.at:.2f} s has no request_id: it cannot be repeated"
         elif not earlier.is_answered and earlier.outcome not in ("401", "403", "422"):
             if later.raw != earlier.raw and not is_late:
-                yield f"the lease call of {earlier.at:.2f} s had no answer, and another one came at {later.at:.2f} s"
+                yield f"the lease call of {earlier.at:.2f} s had no answer, and changed at {later.at:.2f} s"
         elif later.body["request_id"] in began:
             yield f"the lease call at {later.at:.2f} s has the request_id of an earlier one that was answered"
 
@@ -82,7 +82,7 @@ def tokens_are_those_of_the_grant(_: Case, record: Record) -> Iterator[str]:
         if item.job is None:
             yield f"{call.verb} at {call.at:.2f} s is about a job that was never granted: {item.job_id}"
         elif item.version not in granted:
-            yield f"{call.verb} of {item.job} at {call.at:.2f} s has version {item.version}, which was never granted"
+            yield f"{call.verb} of {item.job} at {call.at:.2f} s has version {item.version}, never granted"
 
 
 def nothing_more_after_a_lost_lease(_: Case, record: Record) -> Iterator[str]:
@@ -91,11 +91,11 @@ def nothing_more_after_a_lost_lease(_: Case, record: Record) -> Iterator[str]:
     for call, item in _items(record, "heartbeat", "verify", "submit", "submit_many", *ENDS):
         told_at = lost.get((item.job, item.version))
         if told_at is not None and call.at > told_at + SLACK_SECONDS:
-            yield f"{call.verb} of {item.job} at {call.at:.2f} s, though its lease was known to be lost at {told_at:.2f} s"
+            yield f"{call.verb} of {item.job} at {call.at:.2f} s; its lease was lost at {told_at:.2f} s"
 
 
 def an_attempt_ends_once(_: Case, record: Record) -> Iterator[str]:
-    """An end that was answered is not sent again; one that was not is repeated as it was, and never as another verb."""
+    """An end that was answered is not sent again; one that was not is repeated as it was."""
     ends: dict[tuple[str | None, int | None], list[tuple[Call, Item]]] = {}
     for call, item in _items(record, *ENDS):
         ends.setdefault((item.job, item.version), []).append((call, item))
@@ -120,7 +120,7 @@ def ends_are_repeated_byte_for_byte(_: Case, record: Record) -> Iterator[str]:
                 not earlier.is_answered and earlier.outcome not in ("413", "422") and not earlier.malformed
             )
             if again and is_unanswered and earlier.raw != later.raw:
-                yield f"the {verb} of {earlier.at:.2f} s had no answer, and came with other bytes at {later.at:.2f} s"
+                yield f"the {verb} of {earlier.at:.2f} s had no answer, and changed at {later.at:.2f} s"
 
 
 def every_call_has_the_key(case: Case, record: Record) -> Iterator[str]:
@@ -170,7 +170,7 @@ Lease = tuple[str, int, float]
 
 
 def _leases(record: Record) -> Iterator[tuple[int, Lease]]:
-    """Yield the leases that were answered: the process that knows of it; job, version, and when the answer went out."""
+    """Yield each lease that was answered: whose it is; job, version, and when the answer went out."""
     seen = set()
     for call in record.calls("lease"):
         if call.is_answered and call.ended_at is not None:
@@ -203,7 +203,7 @@ def _occupies(case: Case, record: Record, lease: Lease, at: float) -> bool:
 
 
 def _lost(record: Record) -> dict[tuple[str | None, int | None], float]:
-    """Return when a client learnt that a lease is over: by an answer, or by its own clock, as its handler was told."""
+    """Return when a client learnt that a lease is over: by an answer, or by its clock."""
     lost: dict[tuple[str | None, int | None], float] = {}
 
     def note(job: str | None, version: int | None, at: float) -> None:

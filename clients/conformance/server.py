@@ -1,7 +1,6 @@
 """The scripted server: HTTP/1.1 on a loopback port, with every call written down.
 
-It is written out here, on bare streams, because it has to break connections at the very places where a library
-would not let it.
+It is written out here, on bare streams, because it has to break connections where a library would not let it.
 """
 
 import asyncio
@@ -168,7 +167,7 @@ class Server:
                 while True:
                     method, target, headers, raw = await connection.request()
                     await self._answer(connection, method, target, headers, raw)
-                    if headers.get("connection", "").lower() == "close":
+                    if headers.get("connection", "").lower() == "close" or writer.is_closing():
                         break
         except asyncio.CancelledError:
             connection.abort()
@@ -186,12 +185,11 @@ class Server:
         )
         self._record.add(call)
         try:
-            outcome = await self._beside(connection, self._done(call, method))
-            fault, answer = outcome
+            fault, answer = await self._beside(connection, self._done(call, method))
             if fault is not None and (fault.lost or fault.reset):
                 call.outcome = LOST if fault.lost else RESET
                 connection.abort()
-                raise Gone
+                return
             # Before it is sent: what the client does next must not be written down first.
             call.outcome = ANSWERED if fault is None or fault.status is None else str(answer.status)
             call.ended_at = self._clock()
@@ -265,7 +263,7 @@ class Server:
         elif call.verb == "submit_many":
             call.items = [self._child(body) for body in call.body["jobs"]]
         elif call.verb not in ("lease", "job"):
-            bodies = call.body["items"] if "items" in call.body else [{"job_id": job_id, **call.body}]
+            bodies = call.body.get("items", [{"job_id": job_id, **call.body}])
             call.items = [self._item(body.get("job_id"), body) for body in bodies]
 
     def _child(self, body: dict[str, Any]) -> Item:
@@ -311,5 +309,5 @@ def _bound(port: int) -> socket.socket:
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.bind(("127.0.0.1", port))
-    bound.setblocking(False)
+    bound.settimeout(0)
     return bound

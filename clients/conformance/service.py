@@ -1,6 +1,6 @@
 """The jobs and leases of one case, answered as the service answers: docs/protocol.md, without its clocks.
 
-Nothing expires by itself: a case says when a lease is taken away. Every answer is a value; the server sends it.
+Nothing expires by itself: a case says when a lease is taken away. An answer is a value; the server sends it.
 """
 
 import json
@@ -8,14 +8,14 @@ import random
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from clients.conformance.case import JobPlan
 from clients.conformance.record import ENDS, Call, Item
 
 # The service's clock stands wherever it likes: no client may compare it with its own.
-EPOCH = datetime(2031, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
+EPOCH = datetime(2031, 3, 1, 12, 0, 0, tzinfo=UTC)
 STATES = {"complete": "succeeded", "fail": "scheduled", "release": "ready"}
 
 
@@ -58,7 +58,8 @@ class Service:
     def _job(self, plan: JobPlan, chance: random.Random) -> Job:
         # A version in the middle: who counts for itself, or sends 1, is found out.
         state = "later" if plan.later else "waiting"
-        return Job(plan=plan, id=job_id(chance), version=chance.randrange(10, 90), state=state)
+        version = chance.randrange(10, 90) if plan.version is None else plan.version
+        return Job(plan=plan, id=job_id(chance), version=version, state=state)
 
     def letter(self, identity: str | None) -> str | None:
         job = self._by_id.get(identity or "")
@@ -332,15 +333,16 @@ def answer_call(service: Service, call: Call, *, now: float) -> Answer:
 
 
 def _submit(service: Service, call: Call, *, now: float) -> Answer:
-    made = []
+    made: list[dict[str, Any]] = []
     for item in call.items:
         try:
             created, job = service.submit(item.body, key=item.body.get("idempotency_key"), now=now)
         except ParentLost as lost:
             item.status = "lease_lost"
             holder = lost.holder
-            members = service.lost(holder, lost.version) if holder else {}
-            return problem_answer(409, **{"code": "lease_lost", **members})
+            if holder is None:
+                return problem_answer(404, "job_not_found")
+            return problem_answer(409, **service.lost(holder, lost.version))
         except KeyError:
             item.status = "refused"
             return problem_answer(422, "idempotency_key_reused")

@@ -1,4 +1,4 @@
-"""All cases with all adapters, several at once: they sleep most of the time."""
+"""Many cases, several at once: they sleep most of the time."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -12,11 +12,10 @@ AT_ONCE = 8
 
 
 async def run(
-    cases: Sequence[Case],
-    adapters: Sequence[Adapter],
+    pairs: Sequence[tuple[Case, Adapter]],
     *,
     at_once: int = AT_ONCE,
-    say: Callable[[Verdict], None],
+    say: Callable[[Verdict], None] = lambda _: None,
 ) -> list[Verdict]:
     """Return the verdicts in no certain order, and tell each as it comes.
 
@@ -31,6 +30,10 @@ async def run(
             say(verdict)
             return verdict
 
-    pairs = [(case, adapter) for case in cases for adapter in adapters if adapter.can(case)]
-    pairs.sort(key=lambda pair: -pair[0].within_seconds)
-    return await asyncio.gather(*(one(case, adapter) for case, adapter in pairs))
+    longest_first = sorted(pairs, key=lambda pair: -pair[0].within_seconds)
+    return await asyncio.gather(*(one(case, adapter) for case, adapter in longest_first))
+
+
+def pairs_of(cases: Sequence[Case], adapters: Sequence[Adapter]) -> list[tuple[Case, Adapter]]:
+    """Return every case with every client that can do it."""
+    return [(case, adapter) for case in cases for adapter in adapters if adapter.can(case)]

@@ -1,4 +1,4 @@
-"""A client by the standard library alone, which the suite's own tests use: right, or wrong in ways it is told.
+"""A client of the standard library, for the suite's own tests: right, or wrong in the ways it is told.
 
 python -m tests.conformance.reference [mistake …]
 """
@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from tests.conformance.reference.calls import Caller
@@ -21,7 +22,7 @@ def main() -> int:
     wrongs = Wrongs(set(sys.argv[1:]))
     caller = Caller(settings["url"], settings.get("api_key"))
     writing = threading.Lock()
-    with open(settings["events"], "a", buffering=1, encoding="utf-8") as events:  # noqa: PTH123 (a line a write)
+    with Path(settings["events"]).open("a", buffering=1, encoding="utf-8") as events:
 
         def write(event: dict[str, Any]) -> None:
             with writing:
@@ -31,8 +32,9 @@ def main() -> int:
             produce(Producer(caller, wrongs), settings["produce"], write)
             return 0
         worker = Worker(caller, settings["worker"], wrongs, write)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: worker.take_signal())
+        signal.signal(signal.SIGTERM, lambda *_: worker.take_signal())
+        if not wrongs("ignores_sigint"):
+            signal.signal(signal.SIGINT, lambda *_: worker.take_signal())
         code = worker.run()
         # Handlers that cannot be stopped end with the process.
         os._exit(code)

@@ -9,6 +9,9 @@ from tests.conformance.reference.calls import Caller, NoAnswer, Reply, encode
 from tests.conformance.reference.leases import Checkpoint, Lease, ValueRefused, now
 from tests.conformance.reference.wrongs import Wrongs
 
+# A lease, what is said of it, and the checkpoint in that.
+Sent = tuple[Lease, dict[str, Any], Checkpoint | None]
+
 
 class Beats:
     """held gives the leases to renew, as they are at that time."""
@@ -52,66 +55,72 @@ class Beats:
                 self._beat(group)
 
     def _beat(self, leases: list[Lease]) -> None:
-        items, sent = [], []
-        for lease in leases:
-            if self._wrong("no_heartbeat_after_cancel") and lease.reason == "cancelled":
-                continue
-            item: dict[str, Any] = dict(lease.token)
-            if self._wrong("counts_in_the_timer"):
-                self._timer_seq += 1
-                lease.progress = {"seq": self._timer_seq}
-            progress, checkpoint = lease.progress, lease.checkpoint
-            if progress is not None:
-                item["progress"] = progress
-            if checkpoint is not None:
-                item["checkpoint"] = checkpoint.value
-            items.append(item)
-            sent.append((lease, progress, checkpoint))
-        if not items:
+        if self._wrong("no_heartbeat_after_cancel"):
+            leases = [lease for lease in leases if lease.reason != "cancelled"]
+        sent = [self._item(lease) for lease in leases]
+        if not sent:
             return
         sent_at = now()
+        reply = self._send([item for _, item, _ in sent])
+        if reply is None or reply.is_weather:
+            if self._wrong("drops_on_failed_heartbeat"):
+                self._drop(leases)
+            timer = threading.Timer(self._third / 3, self.bring_forward)
+            timer.daemon = True
+            timer.start()
+        elif reply.status in (413, 422):
+            self._refuse(sent)
+        else:
+            for entry, result in zip(sent, reply.body["results"], strict=True):
+                self._answered(entry, result, sent_at)
+
+    def _item(self, lease: Lease) -> Sent:
+        item: dict[str, Any] = dict(lease.token)
+        if self._wrong("counts_in_the_timer"):
+            self._timer_seq += 1
+            lease.progress = {"seq": self._timer_seq}
+        if lease.progress is not None:
+            item["progress"] = lease.progress
+        if lease.checkpoint is not None:
+            item["checkpoint"] = lease.checkpoint.value
+        return lease, item, lease.checkpoint
+
+    def _send(self, items: list[dict[str, Any]]) -> Reply | None:
+        timeout = 60 if self._wrong("waits_for_heartbeats") else self._third
         try:
-            reply = self._caller.send(
+            return self._caller.send(
                 "POST",
                 "/v1/leases/heartbeat",
                 encode({"items": items}),
-                timeout=self._third,
+                timeout=timeout,
                 with_key=not self._wrong("no_key_on_heartbeats"),
             )
         except NoAnswer:
-            reply = Reply(503, None, 0)
-        if reply.is_weather:
-            if self._wrong("drops_on_failed_heartbeat"):
-                for lease in leases:
-                    lease.tell("lease_lost")
-                    lease.is_over = True
-            threading.Timer(self._third / 3, self.bring_forward).start()
-            return
-        if reply.status in (413, 422):
-            self._refuse(sent)
-            return
-        for (lease, progress, checkpoint), result in zip(sent, reply.body["results"], strict=True):
-            self._renewed(lease, result, sent_at)
-            if lease.progress is progress:
-                lease.progress = None
-            if checkpoint is not None and result["status"] == "ok":
-                lease.checkpoint = None
-                checkpoint.answered.set()
+            return None
 
-    def _renewed(self, lease: Lease, result: dict[str, Any], sent_at: float) -> None:
+    def _answered(self, entry: Sent, result: dict[str, Any], sent_at: float) -> None:
+        lease, item, checkpoint = entry
+        if lease.progress is item.get("progress"):
+            lease.progress = None
         if result["status"] == "ok":
-            lease.renewed_at = sent_at
+            lease.renewed_at = now() if self._wrong("renews_at_the_answer") else sent_at
             if result["cancel_requested"] and not self._wrong("ignores_cancel"):
                 lease.tell("cancelled")
+            if checkpoint is not None:
+                lease.checkpoint = None
+                checkpoint.answered.set()
         elif not self._wrong("ignores_loss") and not (
             self._wrong("ignores_not_found") and result["status"] == "not_found"
         ):
-            lost = self._held() if self._wrong("loses_all") else [lease]
-            for each in lost:
-                each.tell("lease_lost")
-                each.is_over = True
+            self._drop(self._held() if self._wrong("loses_all") else [lease])
 
-    def _refuse(self, sent: list[tuple[Lease, Any, Checkpoint | None]]) -> None:
+    @staticmethod
+    def _drop(leases: list[Lease]) -> None:
+        for lease in leases:
+            lease.tell("lease_lost")
+            lease.is_over = True
+
+    def _refuse(self, sent: list[Sent]) -> None:
         """Tell the handlers whose checkpoint was in a refused call, and beat without it."""
         if self._wrong("repeats_refused_checkpoint"):
             return

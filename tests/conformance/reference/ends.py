@@ -41,7 +41,8 @@ class Ends:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting[verb])
-                entries, self._waiting[verb] = self._waiting[verb][:MOST], self._waiting[verb][MOST:]
+                most = 1 if self._wrong("ends_one_by_one") else MOST
+                entries, self._waiting[verb] = self._waiting[verb][:most], self._waiting[verb][most:]
             self._settle(verb, entries)
             with self._changed:
                 self._under_way -= len(entries)
@@ -52,6 +53,9 @@ class Ends:
         if reply is None:
             return
         if reply.status == 200:
+            lost = [result for result in reply.body["results"] if result["status"] == "lease_lost"]
+            if lost and self._wrong("repeats_lost_ends"):
+                self._repeat(verb, entries)
             for (lease, _), result in zip(entries, reply.body["results"], strict=True):
                 self._over(lease, result["status"])
         elif len(entries) > 1 and not self._wrong("blames_all"):
@@ -68,7 +72,10 @@ class Ends:
 
     def _repeat(self, verb: str, entries: list[Entry]) -> Reply | None:
         """Send a call until it is answered; None when this run gives up."""
-        raw = encode({"items": [{**lease.token, **body} for lease, body in entries]})
+        items = [{**lease.token, **body} for lease, body in entries]
+        if self._wrong("rounds_tokens"):
+            items = [{**item, "lease_version": item["lease_version"] // 10 * 10} for item in items]
+        raw = encode({"items": items})
         for pause in pauses():
             least = 0.0
             try:
@@ -87,5 +94,7 @@ class Ends:
                 return None
             if self._wrong("rewrites_ends"):
                 raw += b" "
+            if self._wrong("clock_stops_ends") and all(lease.is_over for lease, _ in entries):
+                return None
             time.sleep(max(least, 0.01 if self._wrong("hammers") else pause))
         return None

@@ -1,5 +1,6 @@
 """The reference client as a producer."""
 
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ class Producer:
 
     def submit(self, body: Mapping[str, Any]) -> Reply:
         job = dict(body)
-        key = job.pop("idempotency_key", None) or self._key()
+        given = job.pop("idempotency_key", None)
+        key = self._key() if given is None or self._wrong("ignores_given_key") else given
         return self._repeat("/v1/jobs", encode(job), key)
 
     def submit_many(self, bodies: list[Mapping[str, Any]]) -> Reply:
@@ -39,7 +41,8 @@ class Producer:
         for pause in pauses():
             least = 0.0
             try:
-                reply = self._caller.send("POST", path, raw, idempotency_key=key)
+                is_shown = not self._wrong("no_key_on_submits")
+                reply = self._caller.send("POST", path, raw, idempotency_key=key, with_key=is_shown)
                 if not reply.is_weather and not (self._wrong("retries_422") and reply.status == 422):
                     return reply
                 least = 0 if self._wrong("ignores_retry_after") else reply.retry_after
@@ -48,7 +51,8 @@ class Producer:
                     return reply
             if time.monotonic() - began > LIMIT_SECONDS:
                 return reply
-            if self._wrong("new_key_each_try") and key is not None:
-                key = self._key()
+            if self._wrong("new_key_each_try"):
+                key = key and self._key()
+                raw = re.sub(rb'("idempotency_key": )"[^"]*"', rb'\1"%s"' % uuid.uuid4().hex.encode(), raw)
             time.sleep(max(least, 0.05 if self._wrong("hammers") else pause))
         return reply

@@ -45,6 +45,8 @@ class Worker:
 
     def run(self) -> int:
         threads = [self._poll, self._beats.run, self._watch_clock]
+        if self._wrong("polls_twice"):
+            threads.append(self._poll)
         for work in threads:
             threading.Thread(target=work, daemon=True).start()
         self._write({"event": "ready"})
@@ -86,9 +88,9 @@ class Worker:
             "worker_id": self._id,
             "queues": self._options["queues"][:1] if self._wrong("one_queue") else self._options["queues"],
             "max_jobs": max_jobs,
-            "wait_seconds": wait,
+            "wait_seconds": 0.5 if self._wrong("short_polls") else wait,
             "lease_seconds": self._options["lease_seconds"],
-            "request_id": uuid.uuid4().hex,
+            "request_id": self._id[:64] if self._wrong("one_request_id") else uuid.uuid4().hex,
         }
         began = now()
         for pause in pauses():
@@ -120,6 +122,8 @@ class Worker:
             return self._caller.send("POST", "/v1/leases", encode(body), on=self._polling)
         except NoAnswer:
             return None
+        finally:
+            self._polling = None
 
     def _take(self, reply: Reply, sent_at: float) -> None:
         if reply.status in SETUP_REFUSED:
@@ -181,8 +185,8 @@ class Worker:
     def _bent(self, verb: str, lease: Lease, body: dict[str, Any]) -> tuple[str, Lease, dict[str, Any]]:
         """Return an end as it is, or as the mistakes of this run make it."""
         dropped = {
-            "no_error_type": "error.type", "drops_retryable": "retryable", "drops_retry_after": "retry_after_seconds",
-            "drops_delay": "delay_seconds", "drops_enqueue": "enqueue", "drops_result": "result",
+            "no_error_type": "error.type", "drops_retryable": "retryable", "drops_delay": "delay_seconds",
+            "drops_retry_after": "retry_after_seconds", "drops_enqueue": "enqueue", "drops_result": "result",
         }  # fmt: skip
         for name, member in dropped.items():
             if self._wrong(name):
@@ -192,6 +196,8 @@ class Worker:
             return "release", lease, {}
         if self._wrong("fails_at_shutdown") and lease.reason == "shutdown" and verb == "release":
             return "fail", lease, {"error": {"message": "shut down"}}
+        if self._wrong("drops_late_result") and lease.reason == "shutdown":
+            return "release", lease, {}
         if self._wrong("fails_cancelled_return") and lease.reason == "cancelled":
             return "fail", lease, {"error": {"type": "cancelled", "message": "too late"}}
         return verb, lease, body
@@ -216,21 +222,18 @@ class Worker:
             try:
                 reply = self._caller.send("POST", "/v1/jobs", encode(child), idempotency_key=key)
                 if not reply.is_weather:
-                    break
+                    return self._refuse_if_lost(lease, reply)
             except NoAnswer:
-                if self._wrong("chance_child_key"):
-                    key = uuid.uuid4().hex
+                pass
             time.sleep(pause)
-        self._refused_if_lost(lease, reply)
+        return None
 
     def verify(self, lease: Lease) -> None:
         if not self._wrong("never_verifies"):
             body = encode({"lease_version": lease.job["lease_version"]})
-            self._refused_if_lost(
-                lease, self._caller.send("POST", f"/v1/jobs/{lease.job['id']}/verify", body)
-            )
+            self._refuse_if_lost(lease, self._caller.send("POST", f"/v1/jobs/{lease.job['id']}/verify", body))
 
-    def _refused_if_lost(self, lease: Lease, reply: Reply) -> None:
+    def _refuse_if_lost(self, lease: Lease, reply: Reply) -> None:
         if reply.status in (404, 409) and not self._wrong("ignores_refused_steps"):
             with self._changed:
                 self._lose(lease)
@@ -261,7 +264,8 @@ class Worker:
                     is_late = (
                         now() - lease.renewed_at >= self._options["lease_seconds"] or now() >= lease.deadline
                     )
-                    if is_late and lease.is_running and not lease.is_over:
+                    is_counted = lease.is_running or self._wrong("clock_stops_ends")
+                    if is_late and is_counted and not lease.is_over:
                         self._lose(lease)
 
     # The end of the process.
@@ -269,13 +273,15 @@ class Worker:
     def _drain(self) -> None:
         if self._wrong("exits_at_once"):
             return
-        if self._polling is not None and not self._wrong("waits_for_poll"):
+        if self._wrong("waits_for_poll"):
+            self._until(lambda: not self._polling, 60)
+        if self._polling is not None:
             hang_up(self._polling)
         self._until(self._idle, self._options["drain_seconds"], is_hurried=True)
         for lease in self._held():
             if lease.is_running:
                 lease.tell("shutdown")
-        self._until(self._idle, self._options["grace_seconds"])
+        self._until(self._idle, 1000 if self._wrong("drains_for_ever") else self._options["grace_seconds"])
         if self._wrong("no_release"):
             return
         for lease in self._held():
