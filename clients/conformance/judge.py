@@ -14,9 +14,8 @@ Each entry of ``expect`` is one of
                                         of: [M, M, …] compares just these, for all three
     {every: M, has: [a, b]}             each M is about these jobs and no other, and there is at least one
 
-Those that count or compare by time (the first two, ``gaps``, ``pauses_grow``, ``every``) take ``after: M`` and
-``before: M``; with ``slack`` they begin so many seconds later, for what is under way. ``why`` says in a sentence
-what a failure means.
+The first two, ``gaps``, ``pauses_grow`` and ``every`` take ``after: M`` and ``before: M``; with ``slack``
+they begin so many seconds later, for what is under way. ``why`` says in a sentence what a failure means.
 """
 
 from collections.abc import Mapping, Sequence

@@ -77,6 +77,8 @@ class Ends:
             items = [{**item, "lease_version": item["lease_version"] // 10 * 10} for item in items]
         raw = encode({"items": items})
         for pause in pauses():
+            if self._wrong("clock_stops_ends") and all(lease.is_over for lease, _ in entries):
+                return None
             least = 0.0
             try:
                 reply = self._caller.send("POST", f"/v1/leases/{verb}", raw)
@@ -94,7 +96,5 @@ class Ends:
                 return None
             if self._wrong("rewrites_ends"):
                 raw += b" "
-            if self._wrong("clock_stops_ends") and all(lease.is_over for lease, _ in entries):
-                return None
             time.sleep(max(least, 0.01 if self._wrong("hammers") else pause))
         return None

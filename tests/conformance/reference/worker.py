@@ -74,7 +74,7 @@ class Worker:
         return free
 
     def _poll(self) -> None:
-        while not self._signals and not self._failed:
+        while (not self._signals or self._wrong("leases_on")) and not self._failed:
             with self._changed:
                 if self._free() <= 0:
                     self._changed.wait(0.02)
