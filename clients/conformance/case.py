@@ -96,7 +96,7 @@ def read(document: Mapping[str, Any]) -> Case:
     try:
         _refuse_unknown(document, _MEMBERS)
         _refuse_unknown(document.get("worker", {}), WORKER)
-        jobs = {key: _job(key, plan) for key, plan in document.get("jobs", {}).items()}
+        jobs = {job.name: job for key, plan in document.get("jobs", {}).items() for job in _jobs(key, plan)}
         is_producer = bool(document.get("produce"))
         return Case(
             name=name,
@@ -124,17 +124,22 @@ def _something(expectations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[st
     return expectations
 
 
-def _job(name: str, plan: Any) -> JobPlan:
-    """Read a job: a list of steps, or an object with its steps and other members."""
-    if isinstance(plan, list):
-        plan = {"steps": plan}
-    steps = plan.get("steps", [])
+def _jobs(name: str, plan: Any) -> list[JobPlan]:
+    """Read a job: a list of steps, or an object with its steps and other members.
+
+    With ``copies`` it is so many jobs: a1, a2, …
+    """
+    members = {"steps": plan} if isinstance(plan, list) else dict(plan)
+    steps = members.pop("steps")
     for step in steps:
         if not set(step) & set(STEPS):
             raise CaseError(f"job {name} has an unknown step: {step}")
-    own = {key: plan[key] for key in ("kind", "queue", "later", "version") if key in plan}
-    members = {key: value for key, value in plan.items() if key not in (*own, "steps")}
-    return JobPlan(name=name, steps=steps, members=members, **own)
+    copies = members.pop("copies", None)
+    names = [name] if copies is None else [f"{name}{number + 1}" for number in range(copies)]
+    own: dict[str, Any] = {
+        key: members.pop(key) for key in ("kind", "queue", "later", "version") if key in members
+    }
+    return [JobPlan(name=each, steps=steps, members=members, **own) for each in names]
 
 
 def _needs(jobs: Any, *, is_producer: bool) -> set[str]:

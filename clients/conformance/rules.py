@@ -4,11 +4,16 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from clients.conformance.case import Case
-from clients.conformance.record import ENDS, Call, Event, Item, Record
+from clients.conformance.record import ENDS, Call, Item, Record
 
 # What a client had under way when it was told is not held against it, on a noisy machine.
 SLACK_SECONDS = 0.7
 
+# Calls that are made under a lease; a submit is one when it has a parent.
+HOLDER_CALLS = ("heartbeat", "verify", "submit", "submit_many", *ENDS)
+
+# A job and the version under which it was granted.
+Lease = tuple[str | None, int | None]
 Rule = Callable[[Case, Record], Iterator[str]]
 
 
@@ -62,11 +67,11 @@ def one_worker_id_a_process(_: Case, record: Record) -> Iterator[str]:
 
 def never_more_than_the_free_slots(case: Case, record: Record) -> Iterator[str]:
     """A lease call asks for no more jobs than there are slots without a held lease."""
+    spans = list(_spans(case, record))
     for call in record.calls("lease"):
         if call.malformed:
             continue
-        leases = [lease for run, lease in _leases(record) if run == call.run]
-        held = sum(1 for lease in leases if _occupies(case, record, lease, call.at))
+        held = sum(1 for run, start, end in spans if run == call.run and start < call.at < end)
         free = case.worker["concurrency"] - held
         wanted = call.body.get("max_jobs", 1)
         if wanted > free:
@@ -75,20 +80,18 @@ def never_more_than_the_free_slots(case: Case, record: Record) -> Iterator[str]:
 
 def tokens_are_those_of_the_grant(_: Case, record: Record) -> Iterator[str]:
     """Whatever is said of a job carries a version under which this client was granted it."""
+    granted = set(_granted(record))
     for call, item in _items(record, "heartbeat", "verify", *ENDS):
-        granted = {
-            version for lease in record.calls("lease") for job, version in lease.granted if job == item.job
-        } | {None}
         if item.job is None:
             yield f"{call.verb} at {call.at:.2f} s is about a job that was never granted: {item.job_id}"
-        elif item.version not in granted:
+        elif (item.job, item.version) not in granted:
             yield f"{call.verb} of {item.job} at {call.at:.2f} s has version {item.version}, never granted"
 
 
 def nothing_more_after_a_lost_lease(_: Case, record: Record) -> Iterator[str]:
     """Once a lease is known to be lost, nothing is sent under its version."""
     lost = _lost(record)
-    for call, item in _items(record, "heartbeat", "verify", "submit", "submit_many", *ENDS):
+    for call, item in _items(record, *HOLDER_CALLS):
         told_at = lost.get((item.job, item.version))
         if told_at is not None and call.at > told_at + SLACK_SECONDS:
             yield f"{call.verb} of {item.job} at {call.at:.2f} s; its lease was lost at {told_at:.2f} s"
@@ -96,7 +99,7 @@ def nothing_more_after_a_lost_lease(_: Case, record: Record) -> Iterator[str]:
 
 def an_attempt_ends_once(_: Case, record: Record) -> Iterator[str]:
     """An end that was answered is not sent again; one that was not is repeated as it was."""
-    ends: dict[tuple[str | None, int | None], list[tuple[Call, Item]]] = {}
+    ends: dict[Lease, list[tuple[Call, Item]]] = {}
     for call, item in _items(record, *ENDS):
         ends.setdefault((item.job, item.version), []).append((call, item))
     for (job, _version), sent in ends.items():
@@ -132,7 +135,7 @@ def every_call_has_the_key(case: Case, record: Record) -> Iterator[str]:
 
 def a_handler_runs_once_a_lease(_: Case, record: Record) -> Iterator[str]:
     """However often a grant is answered, its handler is started once."""
-    seen: set[tuple[str | None, int | None]] = set()
+    seen: set[Lease] = set()
     for event in record.events("started"):
         lease = (event.job, event.version)
         if lease in seen:
@@ -166,59 +169,69 @@ def _granted(record: Record) -> Iterator[tuple[str, int]]:
         yield from call.granted
 
 
-Lease = tuple[str, int, float]
+def _spans(case: Case, record: Record) -> Iterator[tuple[int, float, float]]:
+    """Yield for each lease the process that has it, and the time in which it surely takes a slot.
+
+    That is from the answer that granted it, until its end is answered or it is over in any other way.
+    """
+    over = _over(case, record)
+    renewed: dict[Lease, list[float]] = {}
+    for call, item in _items(record, "heartbeat"):
+        if call.is_answered and item.status == "ok":
+            renewed.setdefault((item.job, item.version), []).append(call.at)
+    seen: set[Lease] = set()
+    length = case.worker["lease_seconds"] - SLACK_SECONDS
+    for call in record.calls("lease"):
+        for lease in call.granted if call.is_answered else ():
+            if lease in seen or call.ended_at is None:
+                continue
+            seen.add(lease)
+            # Counted from the call, as the client has to.
+            end = call.at + length
+            for at in renewed.get(lease, ()):
+                end = at + length if at <= end else end
+            yield call.run, call.ended_at, min(end, over.get(lease, end))
 
 
-def _leases(record: Record) -> Iterator[tuple[int, Lease]]:
-    """Yield each lease that was answered: whose it is; job, version, and when the answer went out."""
-    seen = set()
+def _over(case: Case, record: Record) -> dict[Lease, float]:
+    """Return when each lease was over for its client, its clock aside."""
+    over = _lost(record)
+    for call, item in _items(record, *ENDS):
+        if call.is_answered and call.ended_at is not None:
+            lease = (item.job, item.version)
+            over[lease] = min(call.ended_at, over.get(lease, call.ended_at))
+    for event in record.events("ended"):
+        plan = case.jobs.get(event.job or "")
+        if plan is not None and any("settled" in step for step in plan.steps):
+            # The event is read a little after it was written.
+            over[event.job, event.version] = event.at - SLACK_SECONDS
+    return over
+
+
+def _lost(record: Record) -> dict[Lease, float]:
+    """Return when a client learnt that a lease is over: by an answer, or by its clock."""
+    lost: dict[Lease, float] = {}
+    for job, version, at in (*_refused(record), *_passed_on(record)):
+        lost[job, version] = min(at, lost.get((job, version), at))
+    for event in record.events("stopped"):
+        if event.body.get("reason") == "lease_lost":
+            lost.setdefault((event.job, event.version), event.at)
+    return lost
+
+
+def _refused(record: Record) -> Iterator[tuple[str | None, int | None, float]]:
+    """Yield what an answer called lease_lost or not_found, and when."""
+    for call, item in _items(record, *HOLDER_CALLS):
+        if call.is_answered and call.ended_at is not None and item.status in ("lease_lost", "not_found"):
+            yield item.job, item.version, call.ended_at
+
+
+def _passed_on(record: Record) -> Iterator[tuple[str, int, float]]:
+    """Yield the leases of jobs that were granted again to this client, and when."""
+    granted = set(_granted(record))
     for call in record.calls("lease"):
         if call.is_answered and call.ended_at is not None:
             for job, version in call.granted:
-                if (job, version) not in seen:
-                    seen.add((job, version))
-                    yield call.run, (job, version, call.ended_at)
-
-
-def _occupies(case: Case, record: Record, lease: Lease, at: float) -> bool:
-    """Whether a lease surely takes a slot at a time: it is granted, not over, and its end is not answered."""
-    job, version, since = lease
-    renewed_at = since
-    for call in record.calls("heartbeat", *ENDS):
-        if not call.is_answered or call.ended_at is None or call.ended_at > at:
-            continue
-        for item in call.items:
-            if (item.job, item.version) == (job, version):
-                if call.verb in ENDS:
-                    return False
-                renewed_at = max(renewed_at, call.at)
-    settled = any(
-        isinstance(entry, Event) and entry.name == "ended" and (entry.job, entry.version) == (job, version)
-        for entry in record.entries
-        if entry.at <= at + SLACK_SECONDS
-    ) and any("settled" in step for step in case.jobs[job].steps)
-    is_over = at > renewed_at + case.worker["lease_seconds"] - SLACK_SECONDS
-    is_lost = at >= _lost(record).get((job, version), float("inf"))
-    return since < at and not settled and not is_over and not is_lost
-
-
-def _lost(record: Record) -> dict[tuple[str | None, int | None], float]:
-    """Return when a client learnt that a lease is over: by an answer, or by its clock."""
-    lost: dict[tuple[str | None, int | None], float] = {}
-
-    def note(job: str | None, version: int | None, at: float) -> None:
-        lost[job, version] = min(at, lost.get((job, version), at))
-
-    for call in record.calls():
-        if not call.is_answered or call.ended_at is None:
-            continue
-        for item in call.items:
-            if item.status in ("lease_lost", "not_found"):
-                note(item.job, item.version, call.ended_at)
-        for job, version in call.granted:
-            for earlier in {number for name, number in _granted(record) if name == job and number < version}:
-                note(job, earlier, call.ended_at)
-    for event in record.events("stopped"):
-        if event.body.get("reason") == "lease_lost":
-            note(event.job, event.version, event.at)
-    return lost
+                for name, earlier in granted:
+                    if name == job and earlier < version:
+                        yield job, earlier, call.ended_at

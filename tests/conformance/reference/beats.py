@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +46,9 @@ class Beats:
 
     def run(self) -> None:
         while True:
-            self._hurry.wait(self._third * random.uniform(0.9, 1))
+            if self._hurry.wait(self._third * random.uniform(0.9, 1)):
+                # What follows at once goes along.
+                time.sleep(0.01 if self._wrong("a_call_for_each_report") else 0.3)
             self._hurry.clear()
             leases = self._held()
             if not leases or self._wrong("no_heartbeat"):
@@ -55,8 +58,8 @@ class Beats:
                 self._beat(group)
 
     def _beat(self, leases: list[Lease]) -> None:
-        if self._wrong("no_heartbeat_after_cancel"):
-            leases = [lease for lease in leases if lease.reason != "cancelled"]
+        if self._wrong("no_heartbeat_once_told"):
+            leases = [lease for lease in leases if lease.reason is None]
         sent = [self._item(lease) for lease in leases]
         if not sent:
             return

@@ -37,6 +37,7 @@ class Worker:
         self._signals = 0
         self._failed = False
         self._polling: Any = None
+        self._is_asking = False
         self._ends = Ends(caller, wrongs, self._over)
         self._beats = Beats(caller, wrongs, options["lease_seconds"], self._held)
 
@@ -44,9 +45,10 @@ class Worker:
         self._signals += 1
 
     def run(self) -> int:
-        threads = [self._poll, self._beats.run, self._watch_clock]
-        if self._wrong("polls_twice"):
-            threads.append(self._poll)
+        threads = [self._poll] * (2 if self._wrong("polls_twice") else 1) + [
+            self._beats.run,
+            self._watch_clock,
+        ]
         for work in threads:
             threading.Thread(target=work, daemon=True).start()
         self._write({"event": "ready"})
@@ -74,6 +76,11 @@ class Worker:
         return free
 
     def _poll(self) -> None:
+        self._is_asking = True
+        self._poll_on()
+        self._is_asking = False
+
+    def _poll_on(self) -> None:
         while (not self._signals or self._wrong("leases_on")) and not self._failed:
             with self._changed:
                 if self._free() <= 0:
@@ -103,13 +110,14 @@ class Worker:
                 return
             reply = self._ask(body, wait + (2 if self._wrong("short_timeout") else 10))
             if reply is not None and not reply.is_weather:
-                self._take(reply, sent_at)
+                self._take(reply, now() if self._wrong("counts_from_the_answer") else sent_at)
                 return
             least = reply.retry_after if reply and not self._wrong("ignores_retry_after") else 0
             if self._wrong("gives_up"):
                 self._failed = True
                 return
-            self._sleep(max(least, self._pause(pause)))
+            wanted = max(least, self._pause(pause))
+            self._sleep(wanted)
 
     def _pause(self, pause: float) -> float:
         if self._wrong("hammers"):
@@ -158,7 +166,7 @@ class Worker:
 
     def _sleep(self, seconds: float) -> None:
         until = now() + seconds
-        while now() < until and not self._signals:
+        while now() < until and (not self._signals or self._wrong("waits_for_poll")):
             time.sleep(0.01)
 
     # Handlers, and what they may ask for.
@@ -209,6 +217,8 @@ class Worker:
         if not self._wrong("same_seq") or lease.seq == 0:
             lease.seq += 1
         lease.progress = {"seq": lease.seq, **step}
+        if self._wrong("a_call_for_each_report"):
+            time.sleep(0.05)
         if not self._wrong("progress_waits"):
             self._beats.bring_forward()
 
@@ -260,10 +270,9 @@ class Worker:
             if self._wrong("no_clock"):
                 continue
             with self._changed:
+                length = self._options["lease_seconds"] * (0.45 if self._wrong("clock_runs_fast") else 1)
                 for lease in self._leases.values():
-                    is_late = (
-                        now() - lease.renewed_at >= self._options["lease_seconds"] or now() >= lease.deadline
-                    )
+                    is_late = now() >= min(lease.renewed_at + length, lease.deadline)
                     is_counted = lease.is_running or self._wrong("clock_stops_ends")
                     if is_late and is_counted and not lease.is_over:
                         self._lose(lease)
@@ -274,7 +283,7 @@ class Worker:
         if self._wrong("exits_at_once"):
             return
         if self._wrong("waits_for_poll"):
-            self._until(lambda: not self._polling, 60)
+            self._until(lambda: not self._is_asking, 60)
         if self._polling is not None:
             hang_up(self._polling)
         self._until(self._idle, self._options["drain_seconds"], is_hurried=True)
