@@ -9,6 +9,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
 .PHONY: serve test check format openapi bench bench-peers soak chaos demo install-dev
+.PHONY: serve test check format openapi bench bench-peers soak chaos conformance install-dev
 
 # Serves on http://127.0.0.1:8000; `make serve ARGS="--port 9000"` passes options on.
 serve: $(INSTALLED)
@@ -48,6 +49,9 @@ chaos: $(INSTALLED_DEV)
 # A worker that is frozen, and one that is stuck, on a service of its own; examples/paused-worker tells the story.
 demo: $(INSTALLED)
 	@exec $(VENV)/bin/python examples/paused-worker/demo.py
+# Puts every client through the worker protocol, and prints the table; `make conformance ARGS="--client go"` for one.
+conformance: $(INSTALLED_DEV)
+	@exec $(VENV)/bin/python -m clients.conformance $(ARGS)
 
 install-dev: $(INSTALLED_DEV)
 

@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class Adapter:
-    """One client: how its adapter program is built and run, and what it does not offer."""
+    """One client: how its adapter is built and run, the programs that takes, and what the client does not offer."""
 
     name: str
     run: Sequence[str]
     build: Sequence[str] = ()
+    programs: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
     cannot: frozenset[str] = frozenset()
     folder: Path = ROOT
 
@@ -36,12 +38,8 @@ class Adapter:
 
     @property
     def missing(self) -> str | None:
-        """The program that is not installed here; None when everything is."""
-        for command in (self.build, self.run):
-            # What a build makes is not there yet.
-            if command and "/" not in command[0] and shutil.which(command[0]) is None:
-                return command[0]
-        return None
+        """The program that is not installed here; None when all are."""
+        return next((program for program in self.programs if shutil.which(program) is None), None)
 
     def make(self) -> None:
         """Build the adapter; raise BuildError when it cannot be."""
@@ -70,7 +68,7 @@ def declared(path: Path = DECLARED) -> list[Adapter]:
 
 
 def _read(entry: Mapping[str, Any]) -> Adapter:
-    if unknown := set(entry) - {"name", "build", "run", "cannot"}:
+    if unknown := set(entry) - {"name", "programs", "build", "run", "environment", "cannot"}:
         raise CaseError(f"adapters: unknown: {', '.join(sorted(unknown))}")
     if unknown := set(entry.get("cannot", [])) - set(OPTIONAL):
         raise CaseError(
@@ -80,6 +78,8 @@ def _read(entry: Mapping[str, Any]) -> Adapter:
         name=entry["name"],
         run=_command(entry["run"]),
         build=_command(entry.get("build", [])),
+        programs=entry.get("programs", []),
+        environment=entry.get("environment", {}),
         cannot=frozenset(entry.get("cannot", [])),
     )
 

@@ -1,6 +1,6 @@
 """Cases as data: read from ``cases/*.yaml``, refused where they say what nobody would look at."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent / "cases"
 # Steps and roles that an adapter may say it cannot do; everything else every client must.
 OPTIONAL = (
     "producer", "progress", "checkpoint", "submit", "verify", "settled", "enqueue", "release", "details",
-    "kinds", "many",
+    "types", "kinds", "many",
 )  # fmt: skip
 FINAL_STEPS = ("return", "complete", "fail", "raise", "release", "settled")
 STEPS = (*FINAL_STEPS, "sleep", "hold", "stubborn", "progress", "checkpoint", "submit", "verify")
@@ -129,7 +129,7 @@ def _jobs(name: str, plan: Any) -> list[JobPlan]:
 
     With ``copies`` it is so many jobs: a1, a2, …
     """
-    members = {"steps": plan} if isinstance(plan, list) else dict(plan)
+    members: dict[str, Any] = {"steps": plan} if isinstance(plan, list) else dict(plan)
     steps = members.pop("steps")
     for step in steps:
         if not set(step) & set(STEPS):
@@ -142,15 +142,13 @@ def _jobs(name: str, plan: Any) -> list[JobPlan]:
     return [JobPlan(name=each, steps=steps, members=members, **own) for each in names]
 
 
-def _needs(jobs: Any, *, is_producer: bool) -> set[str]:
+def _needs(jobs: Iterable[JobPlan], *, is_producer: bool) -> set[str]:
     needs = {"producer"} if is_producer else set()
-    for job in jobs:
-        for step in job.steps:
-            needs |= set(step) & set(OPTIONAL)
-            if "enqueue" in (step.get("complete") or {}):
-                needs.add("enqueue")
-            if "details" in (step.get("fail") or {}):
-                needs.add("details")
+    for step in (step for job in jobs for step in job.steps):
+        needs |= set(step) & set(OPTIONAL)
+        needs |= {"enqueue"} & set(step.get("complete", {}))
+        needs |= {"details"} & set(step.get("fail", {}))
+        needs |= {"types"} if "type" in step.get("fail", {}) else set()
     return needs
 
 

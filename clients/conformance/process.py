@@ -26,6 +26,7 @@ class AdapterProcess:
         *,
         folder: Path,
         scratch: Path,
+        environment: Mapping[str, str],
         settings: Mapping[str, Any],
         record: Record,
         clock: Callable[[], float],
@@ -35,6 +36,7 @@ class AdapterProcess:
         self._folder = folder
         self._events = scratch / "events"
         self._output = scratch / "output"
+        self._environment = environment
         self._settings = {**settings, "events": str(self._events)}
         self._record = record
         self._clock = clock
@@ -51,7 +53,7 @@ class AdapterProcess:
     async def start(self) -> None:
         self.run += 1
         self._events.touch()
-        environment = {**os.environ, "CONFORMANCE": json.dumps(self._settings)}
+        environment = {**os.environ, **self._environment, "CONFORMANCE": json.dumps(self._settings)}
         with self._output.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,

@@ -33,7 +33,7 @@ class Call:
     Times are seconds since the case began. ``outcome`` is ``answered``, ``lost`` (done, never answered),
     ``reset`` (neither done nor answered), ``closed`` (the client went before the answer), ``open``, or the
     status of a refusal.
-    ``granted`` are the jobs and versions in a lease answer.
+    ``granted`` are the jobs and versions in a lease answer; ``rider`` is the complete that a lease call carries.
     """
 
     at: float
@@ -48,6 +48,7 @@ class Call:
     ended_at: float | None = None
     outcome: str = OPEN
     malformed: str | None = None
+    rider: "Call | None" = None
 
     @property
     def is_answered(self) -> bool:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -199,6 +200,8 @@ class Server:
             raise
         finally:
             call.ended_at = self._clock()
+            if call.rider is not None:
+                call.rider.outcome, call.rider.ended_at = call.outcome, call.ended_at
 
     @staticmethod
     async def _beside(connection: Connection, work: Any) -> tuple[Fault | None, Answer]:
@@ -262,7 +265,13 @@ class Server:
             call.items = [self._child(call.body)]
         elif call.verb == "submit_many":
             call.items = [self._child(body) for body in call.body["jobs"]]
-        elif call.verb not in ("lease", "job"):
+        elif call.verb == "lease":
+            # In the record the completions of a lease call are a call of their own.
+            if bodies := call.body.get("complete"):
+                items = [self._item(body["job_id"], body) for body in bodies]
+                call.rider = replace(call, verb="complete", body={"items": bodies}, items=items)
+                self._record.add(call.rider)
+        elif call.verb != "job":
             bodies = call.body.get("items", [{"job_id": job_id, **call.body}])
             call.items = [self._item(body.get("job_id"), body) for body in bodies]
 
@@ -281,6 +290,10 @@ class Server:
     async def _answer_of(self, call: Call) -> Answer:
         if call.verb != "lease":
             return answer_call(self.service, call, now=self._clock())
+        completed = {}
+        if call.rider is not None:
+            results = [self.service.hold("complete", item, now=self._clock()) for item in call.rider.items]
+            completed = {"completed": results}
         until = self._clock() + call.body.get("wait_seconds", 0)
         while True:
             changed = self._changed
@@ -293,7 +306,7 @@ class Server:
             if self._away is not None and self._away.status is not None:
                 break
         call.granted = [(self.service.letter(job["id"]) or "", job["lease_version"]) for job in jobs]
-        return Answer(200, {"jobs": jobs, "server_time": at(self._clock())})
+        return Answer(200, {"jobs": jobs, "server_time": at(self._clock()), **completed})
 
 
 def _refusal(fault: Fault) -> Answer:

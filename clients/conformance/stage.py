@@ -53,6 +53,7 @@ async def play(case: Case, adapter: Adapter, contract: Contract, *, seed: int = 
         process = AdapterProcess(
             adapter.run,
             folder=adapter.folder,
+            environment=adapter.environment,
             scratch=Path(scratch),
             settings=_settings(case, server.port),
             record=record,

@@ -193,12 +193,13 @@ class Worker:
     def _bent(self, verb: str, lease: Lease, body: dict[str, Any]) -> tuple[str, Lease, dict[str, Any]]:
         """Return an end as it is, or as the mistakes of this run make it."""
         dropped = {
-            "no_error_type": "error.type", "drops_retryable": "retryable", "drops_delay": "delay_seconds",
-            "drops_retry_after": "retry_after_seconds", "drops_enqueue": "enqueue", "drops_result": "result",
+            "no_error_type": "error.type", "no_error_details": "error.details", "drops_retryable": "retryable",
+            "drops_retry_after": "retry_after_seconds", "drops_delay": "delay_seconds", "drops_enqueue": "enqueue",
+            "drops_result": "result",
         }  # fmt: skip
         for name, member in dropped.items():
             if self._wrong(name):
-                within = body.get("error", {}) if member == "error.type" else body
+                within = body.get("error", {}) if member.startswith("error.") else body
                 within.pop(member.rpartition(".")[2], None)
         if self._wrong("releases_cancelled") and lease.reason == "cancelled":
             return "release", lease, {}
