@@ -23,7 +23,7 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class Adapter:
-    """One client: how its adapter is built and run, the programs that takes, and what the client does not offer."""
+    """One client: how its adapter is built and run, what that takes, and what the client does not offer."""
 
     name: str
     run: Sequence[str]

@@ -33,7 +33,7 @@ class Call:
     Times are seconds since the case began. ``outcome`` is ``answered``, ``lost`` (done, never answered),
     ``reset`` (neither done nor answered), ``closed`` (the client went before the answer), ``open``, or the
     status of a refusal.
-    ``granted`` are the jobs and versions in a lease answer; ``rider`` is the complete that a lease call carries.
+    ``granted`` are the jobs and versions in a lease answer; ``rider`` is the complete within a lease call.
     """
 
     at: float

@@ -211,12 +211,16 @@ def _over(case: Case, record: Record) -> dict[Lease, float]:
 def _lost(record: Record) -> dict[Lease, float]:
     """Return when a client learnt that a lease is over: by an answer, or by its clock."""
     lost: dict[Lease, float] = {}
-    for job, version, at in (*_refused(record), *_passed_on(record)):
+    for job, version, at in (*_refused(record), *_passed_on(record), *_stopped(record)):
         lost[job, version] = min(at, lost.get((job, version), at))
+    return lost
+
+
+def _stopped(record: Record) -> Iterator[tuple[str | None, int | None, float]]:
+    """Yield the leases whose handlers were told that they are lost, and when."""
     for event in record.events("stopped"):
         if event.body.get("reason") == "lease_lost":
-            lost.setdefault((event.job, event.version), event.at)
-    return lost
+            yield event.job, event.version, event.at
 
 
 def _refused(record: Record) -> Iterator[tuple[str | None, int | None, float]]:

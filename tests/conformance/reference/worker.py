@@ -193,9 +193,9 @@ class Worker:
     def _bent(self, verb: str, lease: Lease, body: dict[str, Any]) -> tuple[str, Lease, dict[str, Any]]:
         """Return an end as it is, or as the mistakes of this run make it."""
         dropped = {
-            "no_error_type": "error.type", "no_error_details": "error.details", "drops_retryable": "retryable",
-            "drops_retry_after": "retry_after_seconds", "drops_delay": "delay_seconds", "drops_enqueue": "enqueue",
-            "drops_result": "result",
+            "no_error_type": "error.type", "no_error_details": "error.details", "drops_result": "result",
+            "drops_retryable": "retryable", "drops_retry_after": "retry_after_seconds",
+            "drops_delay": "delay_seconds", "drops_enqueue": "enqueue",
         }  # fmt: skip
         for name, member in dropped.items():
             if self._wrong(name):
