@@ -151,6 +151,7 @@ class Service:
             "created_at": at(0),
             "run_at": at(0),
             "traceparent": None,
+            "tracestate": None,
             "parent": None,
             **members,
         }
