@@ -67,7 +67,6 @@ WORKER = {
     "queues": ["default"],
     "concurrency": 2,
     "lease_seconds": 30,
-    "wait_seconds": 5,
     "drain_seconds": 5,
     "grace_seconds": 3,
 }
@@ -95,14 +94,13 @@ def read(document: Mapping[str, Any]) -> Case:
     name = str(document.get("case"))
     try:
         _refuse_unknown(document, _MEMBERS)
-        _refuse_unknown(document.get("worker", {}), WORKER)
         jobs = {job.name: job for key, plan in document.get("jobs", {}).items() for job in _jobs(key, plan)}
         is_producer = bool(document.get("produce"))
         return Case(
             name=name,
             says=document["says"],
             section=document["section"],
-            worker={**WORKER, **document.get("worker", {})},
+            worker=_worker(document.get("worker", {})),
             jobs=jobs,
             produce=document.get("produce", []),
             answers=document.get("answers", []),
@@ -116,6 +114,13 @@ def read(document: Mapping[str, Any]) -> Case:
         )
     except (CaseError, KeyError, TypeError) as error:
         raise CaseError(f"case {name}: {error}") from error
+
+
+def _worker(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a worker; it waits for at most a third of the lease, as the protocol has it."""
+    _refuse_unknown(options, {*WORKER, "wait_seconds"})
+    worker = {**WORKER, **options}
+    return {"wait_seconds": max(1, min(5, worker["lease_seconds"] // 3)), **worker}
 
 
 def _something(expectations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

@@ -9,6 +9,9 @@ from clients.conformance.record import ENDS, Call, Item, Record
 # What a client had under way when it was told is not held against it, on a noisy machine.
 SLACK_SECONDS = 1.0
 
+# Answers that are about one item of a call, not about the weather.
+REFUSALS = ("400", "413", "422")
+
 # Calls that are made under a lease; a submit is one when it has a parent.
 HOLDER_CALLS = ("heartbeat", "verify", "submit", "submit_many", *ENDS)
 
@@ -48,7 +51,7 @@ def lease_calls_are_repeated_as_they_were(_: Case, record: Record) -> Iterator[s
         is_late = age > earlier.body.get("lease_seconds", 60) - SLACK_SECONDS
         if "request_id" not in later.body:
             yield f"the lease call at {later.at:.2f} s has no request_id: it cannot be repeated"
-        elif not earlier.is_answered and earlier.outcome not in ("401", "403", "422"):
+        elif not earlier.is_answered and earlier.outcome not in (*REFUSALS, "401", "403", "404", "415"):
             if later.raw != earlier.raw and not is_late:
                 yield f"the lease call of {earlier.at:.2f} s had no answer, and changed at {later.at:.2f} s"
         elif later.body["request_id"] in began:
@@ -89,11 +92,14 @@ def tokens_are_those_of_the_grant(_: Case, record: Record) -> Iterator[str]:
 
 
 def nothing_more_after_a_lost_lease(_: Case, record: Record) -> Iterator[str]:
-    """Once a lease is known to be lost, nothing is sent under its version."""
+    """Once a lease is known to be lost nothing begins under its version; an end under way goes on."""
     lost = _lost(record)
+    begun: dict[Lease, float] = {}
     for call, item in _items(record, *HOLDER_CALLS):
-        told_at = lost.get((item.job, item.version))
-        if told_at is not None and call.at > told_at + SLACK_SECONDS:
+        lease = (item.job, item.version)
+        at = begun.setdefault(lease, call.at) if call.verb in ENDS else call.at
+        told_at = lost.get(lease)
+        if told_at is not None and at > told_at + SLACK_SECONDS:
             yield f"{call.verb} of {item.job} at {call.at:.2f} s; its lease was lost at {told_at:.2f} s"
 
 
@@ -105,8 +111,8 @@ def an_attempt_ends_once(_: Case, record: Record) -> Iterator[str]:
     for (job, _version), sent in ends.items():
         for (earlier, one), (later, other) in pairwise(sent):
             where = f"{job} at {later.at:.2f} s"
-            is_refused = one.status == "refused" and earlier.outcome in ("413", "422")
-            if earlier.is_answered and one.status in ("ok", "replayed"):
+            is_refused = one.status == "refused" and earlier.outcome in REFUSALS
+            if earlier.is_answered:
                 yield f"{later.verb} of {where}, though its {earlier.verb} was answered"
             elif earlier.verb != later.verb and not is_refused:
                 yield f"{later.verb} of {where}, though a {earlier.verb} was sent and may have been accepted"
@@ -120,7 +126,7 @@ def ends_are_repeated_byte_for_byte(_: Case, record: Record) -> Iterator[str]:
         for earlier, later in pairwise(record.calls(verb)):
             again = {item.job for item in earlier.items} & {item.job for item in later.items}
             is_unanswered = (
-                not earlier.is_answered and earlier.outcome not in ("413", "422") and not earlier.malformed
+                not earlier.is_answered and earlier.outcome not in REFUSALS and not earlier.malformed
             )
             if again and is_unanswered and earlier.raw != later.raw:
                 yield f"the {verb} of {earlier.at:.2f} s had no answer, and changed at {later.at:.2f} s"

@@ -17,9 +17,18 @@ from clients.conformance.record import ANSWERED, CLOSED, LOST, OPEN, RESET, Call
 from clients.conformance.service import Answer, Service, answer_call, at, encode, problem_answer
 
 REFUSED_CODES = {
-    401: "unauthorized", 403: "forbidden", 404: "not_found", 413: "too_large", 415: "unsupported_media_type",
-    422: "invalid_request", 429: "unavailable", 500: "internal_error", 503: "unavailable",
-}  # fmt: skip
+    400: "malformed_json",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    408: "request_timeout",
+    413: "too_large",
+    415: "unsupported_media_type",
+    422: "invalid_request",
+    429: "unavailable",
+    500: "internal_error",
+    503: "unavailable",
+}
 MAX_BODY_BYTES = 16 * 2**20
 
 

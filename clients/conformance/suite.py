@@ -8,7 +8,7 @@ from clients.conformance.case import Case
 from clients.conformance.contract import Contract
 from clients.conformance.stage import Verdict, play
 
-AT_ONCE = 8
+AT_ONCE = 10
 
 
 async def run(

@@ -14,6 +14,6 @@ async def test_client_keeps_the_worker_protocol(client: Adapter) -> None:
     for program in client.programs:
         needed_program(program)
     client.make()
-    verdicts = await suite.run(suite.pairs_of(load(), [client]))
+    verdicts = await suite.run(suite.pairs_of(load(), [client]), at_once=6)
     stories = ["\n".join(report.story(verdict)) for verdict in verdicts if not verdict.passed]
     assert not stories, "\n\n".join(stories)

@@ -59,7 +59,7 @@ MISTAKES = {
     "counts_from_the_answer": ["lease-counts-from-the-call"],
     "clock_runs_fast": ["short-pause"],
     "no_deadline": ["deadline"],
-    "clock_stops_ends": ["end-outlives-the-clock"],
+    "clock_stops_ends": ["end-outlives-the-clock", "lost-answer-and-lost-lease"],
     "ignores_cancel": ["cancel"],
     "releases_cancelled": ["cancel"],
     "fails_cancelled_return": ["cancel-too-late"],

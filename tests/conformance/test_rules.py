@@ -30,6 +30,12 @@ KEPT = {
     "what was under way when the lease was lost": record(
         GRANT, told(2, "heartbeat", ("a", 5, "lease_lost")), told(2.1, "complete", ("a", 5, "lease_lost"))
     ),
+    "an end under way outlives the lease": record(
+        GRANT,
+        told(2, "complete", ("a", 5, "ok"), outcome="lost"),
+        told(3, "heartbeat", ("a", 5, "lease_lost")),
+        told(6, "complete", ("a", 5, "replayed")),
+    ),
     "an end is repeated as it was": record(
         GRANT, told(2, "complete", ("a", 5, "ok"), outcome="lost"), told(3, "complete", ("a", 5, "replayed"))
     ),
@@ -64,6 +70,9 @@ BROKEN = {
     ),
     "though its complete was answered": record(
         GRANT, DONE, told(4, "complete", ("a", 5, "replayed"), result=1)
+    ),
+    "complete of a at 4.00 s, though its complete was answered": record(
+        GRANT, told(3, "complete", ("a", 5, "lease_lost")), told(4, "complete", ("a", 5, "lease_lost"))
     ),
     "though a complete was sent": record(
         GRANT, told(2, "complete", ("a", 5, "ok"), outcome="lost"), told(3, "fail", ("a", 5, "lease_lost"))

@@ -71,7 +71,7 @@ class Beats:
             timer = threading.Timer(self._third / 3, self.bring_forward)
             timer.daemon = True
             timer.start()
-        elif reply.status in (413, 422):
+        elif reply.status in (400, 413, 422):
             self._refuse(sent)
         else:
             for entry, result in zip(sent, reply.body["results"], strict=True):

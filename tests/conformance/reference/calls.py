@@ -25,7 +25,7 @@ class Reply:
     @property
     def is_weather(self) -> bool:
         """Whether the same call may be answered otherwise a little later."""
-        return self.status >= 500 or self.status == 429
+        return self.status >= 500 or self.status in (401, 403, 408, 429)
 
 
 class Caller:

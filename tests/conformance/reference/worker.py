@@ -14,7 +14,7 @@ from tests.conformance.reference.ends import Ends
 from tests.conformance.reference.leases import Lease, LeaseLost, now
 from tests.conformance.reference.wrongs import Wrongs
 
-SETUP_REFUSED = (401, 403, 404, 415, 422)
+SETUP_REFUSED = (400, 401, 403, 404, 413, 415, 422)
 
 
 class Worker:
@@ -109,7 +109,7 @@ class Worker:
             if sent_at - began > self._options["lease_seconds"] and not self._wrong("old_request_id"):
                 return
             reply = self._ask(body, wait + (2 if self._wrong("short_timeout") else 10))
-            if reply is not None and not reply.is_weather:
+            if reply is not None and (reply.status in SETUP_REFUSED or not reply.is_weather):
                 self._take(reply, now() if self._wrong("counts_from_the_answer") else sent_at)
                 return
             least = reply.retry_after if reply and not self._wrong("ignores_retry_after") else 0
