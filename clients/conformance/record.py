@@ -134,6 +134,12 @@ class Record:
             if isinstance(entry, Event) and entry.name == name:
                 yield entry
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the last end of every job has been answered."""
+        last = {item.job: call for call in self.calls(*ENDS) for item in call.items}
+        return all(call.is_answered for call in last.values())
+
     def timeline(self) -> list[str]:
         """Return a line for each entry, with its time."""
         return [

@@ -93,7 +93,9 @@ async def _perform(
     until = record.entries[0].at + case.within_seconds
     await director.play(case.script, until=until)
     if case.drain:
-        await director.until(lambda: server.service.is_done, "the end of every job", until=until)
+        await director.until(
+            lambda: server.service.is_done and record.is_answered, "the end of every job", until=until
+        )
         await asyncio.sleep(AFTERGLOW_SECONDS)
         director.note("SIGTERM", told="the end of the case")
         process.signal("SIGTERM")
