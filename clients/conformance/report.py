@@ -13,11 +13,13 @@ def table(cases: Sequence[Case], adapters: Sequence[Adapter], verdicts: Sequence
         (verdict.case.name, verdict.adapter): "pass" if verdict.passed else "FAIL" for verdict in verdicts
     }
     width = max(len(case.name) for case in cases)
-    yield f"| {'case':<{width}} | " + " | ".join(adapter.name for adapter in adapters) + " |"
-    yield f"|-{'-' * width}-|" + "|".join("-" * (len(adapter.name) + 2) for adapter in adapters) + "|"
+    yield f"| {'case':<{width}} | " + " | ".join(f"{adapter.name:<4}" for adapter in adapters) + " |"
+    rules = ("-" * (max(4, len(adapter.name)) + 2) for adapter in adapters)
+    yield f"|-{'-' * width}-|" + "|".join(rules) + "|"
     for case in cases:
         cells = [
-            f"{marks.get((case.name, adapter.name), 'n/a'):<{len(adapter.name)}}" for adapter in adapters
+            f"{marks.get((case.name, adapter.name), 'n/a'):<{max(4, len(adapter.name))}}"
+            for adapter in adapters
         ]
         yield f"| {case.name:<{width}} | " + " | ".join(cells) + " |"
 

@@ -81,7 +81,9 @@ MISTAKES = {
     "old_request_id": ["request-id-does-not-outlive-the-lease"],
     "fails_lost_complete": ["complete-answer-lost"],
     "rewrites_ends": ["complete-answer-lost"],
-    "sends_ends_once": ["complete-broken-off", "fail-and-release-answers-lost", "drain-repeats-ends"],
+    "sends_ends_once": [
+        "complete-broken-off", "end-met-by-a-wrong-key", "fail-and-release-answers-lost", "drain-repeats-ends",
+    ],
     "hammers": ["service-away", "submit-in-growing-pauses"],
     "same_pauses": ["service-away"],
     "gives_up": ["connections-refused"],
