@@ -8,8 +8,7 @@ PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=worksteal
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: serve test check format openapi bench bench-peers soak chaos demo install-dev
-.PHONY: serve test check format openapi bench bench-peers soak chaos conformance install-dev
+.PHONY: serve test check format openapi bench bench-peers soak chaos conformance demo install-dev
 
 # Serves on http://127.0.0.1:8000; `make serve ARGS="--port 9000"` passes options on.
 serve: $(INSTALLED)
@@ -46,12 +45,13 @@ soak: $(INSTALLED_DEV)
 chaos: $(INSTALLED_DEV)
 	@exec $(VENV)/bin/python -m tests.chaos $(ARGS)
 
-# A worker that is frozen, and one that is stuck, on a service of its own; examples/paused-worker tells the story.
-demo: $(INSTALLED)
-	@exec $(VENV)/bin/python examples/paused-worker/demo.py
 # Puts every client through the worker protocol, and prints the table; `make conformance ARGS="--client go"` for one.
 conformance: $(INSTALLED_DEV)
 	@exec $(VENV)/bin/python -m clients.conformance $(ARGS)
+
+# A worker that is frozen, and one that is stuck, on a service of its own; examples/paused-worker tells the story.
+demo: $(INSTALLED)
+	@exec $(VENV)/bin/python examples/paused-worker/demo.py
 
 install-dev: $(INSTALLED_DEV)
 

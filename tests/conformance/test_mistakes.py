@@ -82,7 +82,8 @@ MISTAKES = {
     "fails_lost_complete": ["complete-answer-lost"],
     "rewrites_ends": ["complete-answer-lost"],
     "sends_ends_once": [
-        "complete-broken-off", "end-met-by-a-wrong-key", "fail-and-release-answers-lost", "drain-repeats-ends",
+        "complete-broken-off", "end-met-by-a-wrong-key", "fail-and-release-answers-lost",
+        "drain-repeats-ends",
     ],
     "hammers": ["service-away", "submit-in-growing-pauses"],
     "same_pauses": ["service-away"],
