@@ -113,6 +113,7 @@ class Mind:
     queues: Sequence[str]
     lease_seconds: Sequence[float]
     chance: random.Random
+    is_scripted: bool
 
 
 def _value(response: httpx.Response) -> Any:

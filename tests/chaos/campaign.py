@@ -114,7 +114,7 @@ async def _run_scenario(
         await _come_to_rest(stage, ground, lists=scene / "lists.part")
     finally:
         for crew in stage.crews:
-            crew.end_now()
+            await crew.close()
         stage.close()
     history = scene / "history.jsonl"
     events = merge(scene.glob("*.part"), history)

@@ -23,7 +23,10 @@ _TIMEOUTS_SECONDS = (1.5, 3.0, 8.0)
 
 
 class Crew(msgspec.Struct, frozen=True):
-    """``replicas`` are addresses by name; ``history`` is the file of this process alone."""
+    """``replicas`` are addresses by name; ``history`` is the file of this process alone.
+
+    ``is_scripted`` says that the jobs are for programs (see ``scripts``), not for the workers of a crew.
+    """
 
     name: str
     seed: str
@@ -33,6 +36,7 @@ class Crew(msgspec.Struct, frozen=True):
     lease_seconds: list[float]
     producer_count: int = 0
     worker_count: int = 0
+    is_scripted: bool = False
 
 
 async def serve(crew: Crew) -> None:
@@ -59,7 +63,7 @@ def _pair(crew: Crew, role: str, http: httpx.AsyncClient, log: Log) -> tuple[Min
         )
         for suffix in ("", "twin")
     ]
-    return Mind(callers[0], crew.queues, crew.lease_seconds, chance), callers[1]
+    return Mind(callers[0], crew.queues, crew.lease_seconds, chance, crew.is_scripted), callers[1]
 
 
 async def _work(producers: Sequence[Producer], workers: Sequence[Worker]) -> None:

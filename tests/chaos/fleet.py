@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import httpx
 import msgspec
@@ -157,7 +157,7 @@ class Replica:
             return
         process.send_signal(signal.SIGTERM)
         try:
-            code = await _until(process.poll, seconds=END_SECONDS)
+            code = await ended(process, seconds=END_SECONDS)
         except TimeoutError:
             process.kill()
             process.wait()
@@ -183,6 +183,32 @@ class Replica:
             self._process.send_signal(number)
 
 
+class Clients(Protocol):
+    """A process of clients, whatever it is made of."""
+
+    name: str
+
+    def history_bytes(self) -> int:
+        """Return how much of its history is written. Raises FleetError when it has ended."""
+        ...
+
+    def freeze(self) -> None: ...
+
+    def thaw(self) -> None: ...
+
+    async def stop_producing(self) -> None:
+        """Return when it asks for no more jobs."""
+        ...
+
+    async def end(self) -> None:
+        """Let it finish what it does, and end. Raises FleetError when it does not."""
+        ...
+
+    async def close(self) -> None:
+        """Kill it if it still runs, and take down what stands beside it."""
+        ...
+
+
 class CrewProcess:
     """A process of clients; ``entrance`` leads to where it is to run."""
 
@@ -198,7 +224,6 @@ class CrewProcess:
             )
 
     def history_bytes(self) -> int:
-        """Return how much it has written. Raises FleetError when it has ended."""
         if self._process.poll() is not None:
             raise FleetError(self._last_words())
         return self._history.stat().st_size if self._history.exists() else 0
@@ -227,12 +252,11 @@ class CrewProcess:
         """Let its workers finish what they do, and the process end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        code = await _until(self._process.poll, seconds=_CREW_END_SECONDS)
+        code = await ended(self._process, seconds=_CREW_END_SECONDS)
         if code != 0:
             raise FleetError(self._last_words())
 
-    def end_now(self) -> None:
-        """Kill it if it still runs."""
+    async def close(self) -> None:
         if self._process.poll() is None:
             self.kill()
 
@@ -252,10 +276,11 @@ async def until(look: Callable[[], Awaitable[T | None]], *, seconds: float, what
     raise FleetError(f"waited {seconds:.0f} s in vain for {what}")
 
 
-async def _until(look: Callable[[], T | None], *, seconds: float) -> T:
+async def ended(process: subprocess.Popen[bytes], *, seconds: float) -> int:
+    """Wait for the end of a process; return its exit code. Raises TimeoutError."""
     deadline = now() + seconds
-    while (found := look()) is None:
+    while (code := process.poll()) is None:
         if now() > deadline:
             raise TimeoutError
         await asyncio.sleep(_LOOK_SECONDS)
-    return found
+    return code

@@ -71,15 +71,18 @@ def follow_ups_come_with_their_complete(facts: Facts) -> Iterator[Found]:
     for job in facts.jobs.values():
         if not job.rows:
             continue
-        for word in {word.identity: word for word in job.completes}.values():
-            expected = int(stands(job, word))
+        completes: dict[str, list[Word]] = {}
+        for word in job.completes:
             for mark in word.follow_up_marks:
-                rows = facts.rows_by_mark.get(mark, [])
-                if len({row.job["id"] for row in rows}) != expected:
-                    numbers = (*word.call.events, *(row.number for row in rows))
-                    which = "stands" if expected else "does not stand"
-                    sentence = f"its complete {which}, and follow-up {mark} was found {len(rows)} times"
-                    yield Found(job.job_id, numbers, sentence)
+                completes.setdefault(mark, []).append(word)
+        for mark, words in completes.items():
+            expected = int(any(stands(job, word) for word in words))
+            rows = facts.rows_by_mark.get(mark, [])
+            if len({row.job["id"] for row in rows}) != expected:
+                numbers = (*words[0].call.events, *(row.number for row in rows))
+                which = "stands" if expected else "does not stand"
+                sentence = f"its complete {which}, and follow-up {mark} was found {len(rows)} times"
+                yield Found(job.job_id, numbers, sentence)
 
 
 def stands(job: JobFacts, word: Word) -> bool:

@@ -158,6 +158,17 @@ def a_repeat_has_made_the_follow_ups_once_more(tale: Tale) -> None:
 
 
 @legal
+def every_attempt_asks_for_the_same_follow_ups(tale: Tale) -> None:
+    tale.submit()
+    tale.lease(("j", 1, 1))
+    tale.lease(("j", 2, 2))
+    tale.say("complete", 1, lost(current=2), enqueue=FOLLOW_UPS)
+    tale.say("complete", 2, enqueue=FOLLOW_UPS)
+    run(tale, "f1", "f2")
+    tale.end(job(version=2, attempt=2), follow_up(1), follow_up(2))
+
+
+@legal
 def a_complete_in_doubt_was_done_with_its_follow_ups(tale: Tale) -> None:
     tale.submit()
     tale.lease(("j", 1, 1))

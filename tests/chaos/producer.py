@@ -4,6 +4,7 @@ import asyncio
 
 from tests.chaos.caller import Caller, Mind
 from tests.chaos.history import Json
+from tests.chaos.scripts import KIND, steps_by
 
 _LONGEST_PAUSE_SECONDS = 0.15
 _MOST_OF_A_BATCH = 10
@@ -16,14 +17,21 @@ class JobMaker:
         self._name = name
         self._queues = mind.queues
         self._chance = mind.chance
+        self._is_scripted = mind.is_scripted
         self._count = 0
 
     def make(self) -> tuple[str, Json]:
         """Return a mark and the body of a job."""
+        mark, job = self._make_plain()
+        if self._is_scripted:
+            job["payload"] = {"steps": steps_by(self._chance, make_child=lambda: self._make_plain()[1])}
+        return mark, job
+
+    def _make_plain(self) -> tuple[str, Json]:
         self._count += 1
         mark = f"{self._name}-{self._count}"
         job: Json = {
-            "kind": "chaos",
+            "kind": KIND if self._is_scripted else "chaos",
             "queue": self._chance.choice(self._queues),
             "priority": self._chance.randint(-1, 1),
             "max_attempts": self._chance.choice([1, 3, 1000, 1000, 1000]),

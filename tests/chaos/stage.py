@@ -12,9 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.chaos.crew import Crew
-from tests.chaos.fleet import CrewProcess, Replica, until
+from tests.chaos.fleet import Clients, CrewProcess, Replica, until
 from tests.chaos.history import Healed, Log, Struck, now
 from tests.chaos.network import Cable
+from tests.chaos.programs import Program
 
 # Some calls with their answers.
 _FLOW_BYTES = 5_000
@@ -43,7 +44,7 @@ class Stage:
         self.queues = queues
         self.chance = random.Random(f"{seed} {name}")
         self.is_short = is_short
-        self.crews: list[CrewProcess] = []
+        self.crews: list[Clients] = []
         self.faults: set[str] = set()
         self._name = name
         self._seed = seed
@@ -53,7 +54,13 @@ class Stage:
         self._lease_seconds = [1.0, 2.0] if is_short else [2.0, 3.0, 4.0]
 
     def add_crew(
-        self, *, producers: int, workers: int, entrance: Sequence[str] = (), replica: Replica | None = None
+        self,
+        *,
+        producers: int,
+        workers: int,
+        entrance: Sequence[str] = (),
+        replica: Replica | None = None,
+        is_scripted: bool = False,
     ) -> CrewProcess:
         """Start a process of clients that call all replicas, or the one that is given."""
         self._crew_count += 1
@@ -68,10 +75,25 @@ class Stage:
             lease_seconds=self._lease_seconds,
             producer_count=producers,
             worker_count=workers,
+            is_scripted=is_scripted,
         )
         process = CrewProcess(crew, folder=self.folder, entrance=entrance)
         self.crews.append(process)
         return process
+
+    async def add_program(self, name: str, command: Sequence[str]) -> Program:
+        """Start a worker program, through a witness that calls all replicas."""
+        program = Program(
+            name,
+            command=command,
+            folder=self.folder,
+            replicas={each.name: each.url for each in self._replicas},
+            queues=self.queues,
+            lease_seconds=max(self._lease_seconds),
+        )
+        await program.open()
+        self.crews.append(program)
+        return program
 
     @asynccontextmanager
     async def strike(self, fault: str, target: str = "") -> AsyncIterator[None]:
@@ -138,7 +160,18 @@ class Stage:
             self.crews.remove(victim)
             return self.add_crew(producers=producers, workers=workers)
 
-    async def freeze_crew(self, victim: CrewProcess) -> None:
+    async def kill_program(self, victim: Program) -> None:
+        async with self.strike("SIGKILL of a program", victim.name):
+            victim.kill()
+            victim.start()
+
+    async def end_program(self, victim: Program) -> None:
+        """End it in order, as a deployment does, and start it again."""
+        async with self.strike("SIGTERM of a program", victim.name):
+            await victim.end()
+            victim.start()
+
+    async def freeze_crew(self, victim: Clients) -> None:
         async with self.strike("SIGSTOP of workers", victim.name):
             victim.freeze()
             try:
