@@ -19,6 +19,9 @@ from app.domain.caller import Scope
 
 _PREFIX = "FENCEPOST_"
 _IGNORED = frozenset({"FENCEPOST_TEST_DATABASE_URL"})
+# Of clients and of `fencepost work`, whose commands may run programs of the service.
+_OF_CLIENTS = frozenset({"FENCEPOST_CLIENT_KEY", "FENCEPOST_LEASE_VERSION", "FENCEPOST_PROGRESS_FD"})
+_OF_JOBS = "FENCEPOST_JOB_"
 _LOG_FORMATS = ("text", "json")
 _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
@@ -132,11 +135,18 @@ def environment_of_child(environ: Mapping[str, str], *, database_url: str) -> di
 
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
     for name in sorted(environ):
-        if name.startswith(_PREFIX) and name not in _VARIABLES and name not in _IGNORED:
+        is_known = name in _VARIABLES or name in _IGNORED or _is_of_clients(name, environ[name])
+        if name.startswith(_PREFIX) and not is_known:
             names = [known.removeprefix(_PREFIX) for known in _VARIABLES]
             near = difflib.get_close_matches(name.removeprefix(_PREFIX), names, n=1)
             hint = f"; did you mean {_PREFIX}{near[0]}?" if near else ""
             raise SettingsError(f"{name[:100]!r} is not a setting of this version{hint}")
+
+
+def _is_of_clients(name: str, text: str) -> bool:
+    # Any other is a mistyped FENCEPOST_DATABASE_URL: were it passed over, the bundled server would start.
+    is_address = name == "FENCEPOST_URL" and re.match(r"https?://", text) is not None
+    return is_address or name in _OF_CLIENTS or name.startswith(_OF_JOBS)
 
 
 def _refuse_contradictions(texts: Mapping[str, str]) -> None:

@@ -212,3 +212,20 @@ def test_a_child_process_gets_the_same_settings_and_the_running_database() -> No
     child_environ = environment_of_child(environ, database_url=_URL)
     assert child_environ["HOME"] == "/home"
     assert Settings.from_environment(child_environ) == Settings(database_url=_URL, pool_size=7)
+
+
+def test_variables_of_clients_and_their_commands_are_passed_over() -> None:
+    environ = {
+        "FENCEPOST_URL": "https://jobs.example.org",
+        "FENCEPOST_CLIENT_KEY": "k",
+        "FENCEPOST_LEASE_VERSION": "7",
+        "FENCEPOST_PROGRESS_FD": "3",
+        "FENCEPOST_JOB_ID": "01a2",
+        "FENCEPOST_JOB_OF_A_LATER_VERSION": "x",
+    }
+    assert Settings.from_environment(environ) == Settings()
+
+
+@pytest.mark.parametrize("text", [_URL, "", "http:/x", "example.org"])
+def test_a_url_that_is_no_service_s_is_taken_for_a_mistyped_database_url(text: str) -> None:
+    assert "FENCEPOST_URL" in _refusal({"FENCEPOST_URL": text})
