@@ -1,4 +1,4 @@
-"""The command line: serve, migrate, grant, openapi, expire, doctor. The only reader of argv.
+"""The command line: serve, migrate, grant, openapi, expire, doctor, work. The only reader of argv.
 
 An option wins over its environment variable. Exit codes: 0 done, 1 failed or something is wrong, 2 bad
 settings or usage; every failure that an operator can mend is one line on stderr.
@@ -29,6 +29,7 @@ from app.processes import ServerProcesses
 from app.serving import ServingError, listener_url, open_listener, serve_app
 from app.settings import Settings, SettingsError, environment_of_child
 from app.store.privileges import grant
+from app.work.command import work
 
 _logger = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ class _Commands(click.Group):
 def main() -> None:
     """Fencepost schedules jobs over HTTP and fences the workers that run them."""
 
+
+main.add_command(work)
 
 _data_dir_option = click.option(
     "--data-dir", metavar="FOLDER", help="Where the bundled PostgreSQL keeps its data."

@@ -33,5 +33,5 @@ def configure_logging(*, log_format: str | None, log_level: str) -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=log_level.upper(), force=True)
     # They tell each of their steps; what they have to warn about is all that concerns an operator.
-    for name in ("uvicorn", "alembic"):
+    for name in ("uvicorn", "alembic", "httpx"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -92,7 +92,7 @@ def test_every_command_refuses_bad_settings(runner: CliRunner, command: str) -> 
 
 def test_help_names_the_commands_and_hides_the_internal_one(runner: CliRunner) -> None:
     text = runner.invoke(cli.main, ["--help"]).stdout
-    assert all(name in text for name in ("serve", "migrate", "grant", "openapi", "expire", "doctor"))
+    assert all(name in text for name in ("serve", "migrate", "grant", "openapi", "expire", "doctor", "work"))
     assert "serve-process" not in text
 
 
