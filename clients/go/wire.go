@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -52,7 +53,8 @@ func optionalDuration(seconds *float64) *time.Duration {
 }
 
 func duration(seconds float64) time.Duration {
-	return time.Duration(seconds * float64(time.Second))
+	// 1.015 s would else be a nanosecond short, and another request under the same key.
+	return time.Duration(math.Round(seconds * float64(time.Second)))
 }
 
 // randomUUID returns a random UUID (version 4).
