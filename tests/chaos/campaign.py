@@ -12,6 +12,7 @@ import httpx
 
 from app.main import run_doctor
 from app.settings import Settings
+from clients.conformance.adapters import Adapter, declared
 from tests.chaos import database_faults, scenarios
 from tests.chaos.checker import check
 from tests.chaos.facts import TERMINAL, gather
@@ -27,14 +28,18 @@ ROLLING = "rolling restarts"
 DATABASE_TROUBLE = "database trouble"
 FREEZES = "frozen processes"
 NETWORK_CUT = "network cut"
+PROGRAMS = "programs in many languages"
 OWN_DATABASE = "service with its own database"
-SHARED = (KILLS, ROLLING, DATABASE_TROUBLE, FREEZES, NETWORK_CUT)
+SHARED = (KILLS, ROLLING, DATABASE_TROUBLE, FREEZES, NETWORK_CUT, PROGRAMS)
 ALL = (*SHARED, OWN_DATABASE)
 
 # What takes the database away; the answers meanwhile are measured.
 TROUBLE = (*database_faults.ALL, kill_of(POSTGRES))
 UNFINISHED = ("scheduled", "ready", "running")
 _STATES = (*UNFINISHED, *sorted(TERMINAL))
+# A job moves while it is looked for. Against its way, and once more where it began, none is missed: a failed
+# one waits for longer than all of these looks take.
+_LOOKS = ("running", "ready", "scheduled", "running")
 _DRAIN_SECONDS = 120.0
 _PAGE = 200
 
@@ -70,7 +75,8 @@ async def run(plan: Plan, *, folder: Path, say: Callable[[str], None]) -> Report
         async with replicas_on_one_database(folder, report.complaints) as ground:
             if plan.includes(NETWORK_CUT):
                 report.skipped += ground.skipped
-            for name, scenario in _scenarios(ground).items():
+            clients = _clients(report) if plan.includes(PROGRAMS) else []
+            for name, scenario in _scenarios(ground, clients).items():
                 if plan.includes(name):
                     outcome = await _run_scenario(name, scenario, plan, ground, folder=folder, say=say)
                     report.outcomes.append(outcome)
@@ -82,13 +88,27 @@ async def run(plan: Plan, *, folder: Path, say: Callable[[str], None]) -> Report
     return report
 
 
-def _scenarios(ground: SharedGround) -> dict[str, _Scenario]:
+def _clients(report: Report) -> list[Adapter]:
+    """Build the clients, and return them; one whose tools are not here is skipped."""
+    built: list[Adapter] = []
+    for adapter in declared():
+        if adapter.missing:
+            report.skipped.append(f"{adapter.name}: there is no {adapter.missing}")
+        else:
+            adapter.make()
+            built.append(adapter)
+    return built
+
+
+def _scenarios(ground: SharedGround, clients: Sequence[Adapter]) -> dict[str, _Scenario]:
     found: dict[str, _Scenario] = {
         KILLS: partial(scenarios.mixed_load_with_kills, database=ground.database),
         ROLLING: scenarios.rolling_restarts,
         DATABASE_TROUBLE: partial(scenarios.database_trouble, database=ground.database),
         FREEZES: scenarios.frozen_processes,
     }
+    if clients:
+        found[PROGRAMS] = partial(scenarios.programs_in_many_languages, clients=clients)
     if ground.outpost is not None:
         found[NETWORK_CUT] = partial(scenarios.network_cut, outpost=ground.outpost)
     return found
@@ -147,8 +167,8 @@ async def _drain(client: httpx.AsyncClient, queues: Sequence[str]) -> None:
     deadline = now() + _DRAIN_SECONDS
 
     async def is_over() -> bool | None:
-        for queue in queues:
-            for state in UNFINISHED:
+        for state in _LOOKS:
+            for queue in queues:
                 page = await _get(client, {"queue": queue, "state": state, "limit": 1})
                 if page["jobs"] and now() < deadline:
                     return None

@@ -4,7 +4,7 @@ import asyncio
 
 from tests.chaos.caller import Caller, Mind
 from tests.chaos.history import Json
-from tests.chaos.scripts import KIND, steps_by
+from tests.chaos.scripts import KIND, MOST_ATTEMPTS, steps_by
 
 _LONGEST_PAUSE_SECONDS = 0.15
 _MOST_OF_A_BATCH = 10
@@ -24,6 +24,7 @@ class JobMaker:
         """Return a mark and the body of a job."""
         mark, job = self._make_plain()
         if self._is_scripted:
+            job["max_attempts"] = self._chance.randint(1, MOST_ATTEMPTS)
             job["payload"] = {"steps": steps_by(self._chance, make_child=lambda: self._make_plain()[1])}
         return mark, job
 

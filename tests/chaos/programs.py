@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from clients.conformance.adapters import Adapter
 from tests.chaos.fleet import FleetError, ended
 from tests.chaos.tether import ROOT, tethered
 from tests.chaos.witness import Witness
@@ -20,24 +21,25 @@ _SLACK_SECONDS = 10
 
 
 class Program:
-    """``command`` starts an adapter; it is started by ``open``, and by ``start`` after an end."""
+    """An adapter that has been built; it is started by ``open``, and by ``start`` after an end."""
 
     def __init__(
         self,
-        name: str,
+        adapter: Adapter,
         *,
-        command: Sequence[str],
         folder: Path,
         replicas: Mapping[str, str],
         queues: Sequence[str],
         lease_seconds: float,
     ) -> None:
-        self.name = name
-        self._command = tethered(*command)
-        self._part = folder / f"{name}.part"
-        self._log_path = folder / f"{name}.log"
-        self._witness = Witness(name, replicas=replicas, part=self._part)
-        self._events = folder / f"{name}.events"
+        self.name = adapter.name
+        self._command = tethered(*adapter.run)
+        self._environ = os.environ | dict(adapter.environment)
+        slug = adapter.name.replace(" ", "-")
+        self._part = folder / f"{slug}.part"
+        self._log_path = folder / f"{slug}.log"
+        self._events = folder / f"{slug}.events"
+        self._witness = Witness(slug, replicas=replicas, part=self._part)
         self._worker = {
             "queues": list(queues),
             "concurrency": CONCURRENCY,
@@ -60,7 +62,7 @@ class Program:
             "role": "worker",
             "worker": self._worker,
         }
-        environ = os.environ | {"CONFORMANCE": msgspec.json.encode(description).decode()}
+        environ = self._environ | {"CONFORMANCE": msgspec.json.encode(description).decode()}
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -7,6 +7,7 @@ is over.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from clients.conformance.adapters import Adapter
 from tests.chaos.database_faults import DatabaseFaults
 from tests.chaos.fleet import POSTGRES, SERVER, Database
 from tests.chaos.grounds import Outpost
@@ -66,6 +67,24 @@ async def network_cut(stage: Stage, outpost: Outpost, *, until: float) -> None:
         await stage.cut_off(outpost.cable)
 
     await _rounds(stage, [cut_off], until=until)
+
+
+async def programs_in_many_languages(stage: Stage, clients: Sequence[Adapter], *, until: float) -> None:
+    """Strike the workers of the clients, each of them by chance."""
+    stage.add_crew(producers=1, workers=0, is_scripted=True)
+    programs = [await stage.add_program(client) for client in clients]
+
+    async def freeze_some() -> None:
+        victims = stage.chance.sample(programs, stage.chance.randint(1, len(programs)))
+        await asyncio.gather(*(stage.freeze_crew(victim) for victim in victims))
+
+    async def kill_one() -> None:
+        await stage.kill_program(stage.chance.choice(programs))
+
+    async def end_one() -> None:
+        await stage.end_program(stage.chance.choice(programs))
+
+    await _rounds(stage, [freeze_some, kill_one, end_one, stage.kill_replica], until=until)
 
 
 async def service_with_its_own_database(stage: Stage, *, until: float) -> None:

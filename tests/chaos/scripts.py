@@ -1,4 +1,8 @@
-"""What the handlers of programs do: steps in the payload, which adapters of the conformance suite obey."""
+"""What the handlers of programs do: steps in the payload, which adapters of the conformance suite obey.
+
+Every attempt of a job does the same: one that fails does so until it is dead, and none may release, which
+would go on for ever.
+"""
 
 import random
 from collections.abc import Callable
@@ -6,6 +10,7 @@ from collections.abc import Callable
 from tests.chaos.history import Json
 
 KIND = "scripted"
+MOST_ATTEMPTS = 4
 
 
 def steps_by(chance: random.Random, *, make_child: Callable[[], Json]) -> list[Json]:
@@ -35,8 +40,6 @@ def _end(chance: random.Random, make_child: Callable[[], Json]) -> Json:
         return {"raise": "by chance"}
     if roll < 0.14:
         return {"fail": {"message": "by chance", "retryable": False}}
-    if roll < 0.20:
-        return {"release": {"delay_seconds": chance.choice([0, 0.2])}}
-    if roll < 0.30:
+    if roll < 0.25:
         return {"complete": {"result": "with a follow-up", "enqueue": [make_child()]}}
     return {"return": {"chance": chance.random()}}

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from clients.conformance.adapters import Adapter
 from tests.chaos.crew import Crew
 from tests.chaos.fleet import Clients, CrewProcess, Replica, until
 from tests.chaos.history import Healed, Log, Struck, now
@@ -81,11 +82,10 @@ class Stage:
         self.crews.append(process)
         return process
 
-    async def add_program(self, name: str, command: Sequence[str]) -> Program:
-        """Start a worker program, through a witness that calls all replicas."""
+    async def add_program(self, adapter: Adapter) -> Program:
+        """Start a client's worker, through a witness that calls all replicas."""
         program = Program(
-            name,
-            command=command,
+            adapter,
             folder=self.folder,
             replicas={each.name: each.url for each in self._replicas},
             queues=self.queues,
