@@ -50,9 +50,11 @@ async def single_enqueue(target: Target, *, clients: int, jobs: int) -> float:
     return jobs / await _timed(target, clients, client)
 
 
-async def batch_enqueue(target: Target, *, queue: str, clients: int, batches: int) -> float:
+async def batch_enqueue(
+    target: Target, *, queue: str, clients: int, batches: int, kind: str = "bench", payload: object = PAYLOAD
+) -> float:
     """Return jobs a second, BATCH jobs a POST."""
-    job = {"kind": "bench", "queue": queue, "payload": PAYLOAD}
+    job = {"kind": kind, "queue": queue, "payload": payload}
     body = json.dumps({"jobs": [job] * BATCH}).encode()
     left = iter(range(batches))
 
