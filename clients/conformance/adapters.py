@@ -1,9 +1,11 @@
 """The clients under test, as ``adapters.yaml`` declares them."""
 
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from clients.conformance.case import OPTIONAL, Case, CaseError
 ROOT = Path(__file__).parents[2]
 DECLARED = Path(__file__).parent / "adapters.yaml"
 BUILD_SECONDS = 500
+# Folders that a build makes among its sources.
+_MADE = ("node_modules", "dist")
 
 
 class BuildError(Exception):
@@ -28,6 +32,7 @@ class Adapter:
     name: str
     run: Sequence[str]
     build: Sequence[str] = ()
+    sources: str = ""
     programs: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     cannot: frozenset[str] = frozenset()
@@ -42,9 +47,35 @@ class Adapter:
         return next((program for program in self.programs if shutil.which(program) is None), None)
 
     def make(self) -> None:
-        """Build the adapter; raise BuildError when it cannot be."""
+        """Build the adapter unless it is newer than its sources; raise BuildError when it cannot be.
+
+        One process at a time builds it, and none while another one already runs what was built.
+        """
         if not self.build:
             return
+        stamp = self.folder / "build" / f"{self.name}.built"
+        stamp.parent.mkdir(exist_ok=True)
+        with stamp.open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self._is_current(stamp):
+                self._build()
+                stamp.write_text("its time counts\n", encoding="utf-8")
+
+    def _is_current(self, stamp: Path) -> bool:
+        built_at = stamp.stat().st_mtime
+        is_there = all((self.folder / word).exists() for word in self.run if "/" in word)
+        return (
+            stamp.stat().st_size > 0
+            and is_there
+            and all(path.stat().st_mtime <= built_at for path in self._source_files())
+        )
+
+    def _source_files(self) -> Iterator[Path]:
+        for folder, inner, names in os.walk(self.folder / self.sources):
+            inner[:] = [name for name in inner if name not in _MADE]
+            yield from (Path(folder, name) for name in names)
+
+    def _build(self) -> None:
         try:
             done = subprocess.run(
                 self.build,
@@ -68,7 +99,7 @@ def declared(path: Path = DECLARED) -> list[Adapter]:
 
 
 def _read(entry: Mapping[str, Any]) -> Adapter:
-    if unknown := set(entry) - {"name", "programs", "build", "run", "environment", "cannot"}:
+    if unknown := set(entry) - {"name", "programs", "build", "sources", "run", "environment", "cannot"}:
         raise CaseError(f"adapters: unknown: {', '.join(sorted(unknown))}")
     if unknown := set(entry.get("cannot", [])) - set(OPTIONAL):
         raise CaseError(
@@ -78,6 +109,7 @@ def _read(entry: Mapping[str, Any]) -> Adapter:
         name=entry["name"],
         run=_command(entry["run"]),
         build=_command(entry.get("build", [])),
+        sources=entry.get("sources", ""),
         programs=entry.get("programs", []),
         environment=entry.get("environment", {}),
         cannot=frozenset(entry.get("cannot", [])),
