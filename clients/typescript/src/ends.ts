@@ -1,14 +1,6 @@
 /** The ends of attempts: gathered while a call is under way, sent together, repeated until answered. */
 
-import {
-  type Answer,
-  type Call,
-  isUnacceptable,
-  Outdated,
-  repeat,
-  type Service,
-  type Weather,
-} from "./calls.js";
+import { type Answer, type Call, isUnacceptable, repeat, type Service, type Weather } from "./calls.js";
 import { type Problem, problemOf } from "./errors.js";
 import { lossOf } from "./heartbeats.js";
 import type { Lease, Leases } from "./leases.js";
@@ -27,6 +19,8 @@ interface Item {
   readonly text: string;
   /** What was refused has been replaced by this: there is nothing left to send instead. */
   readonly isLast: boolean;
+  /** It may have reached the service, and may be what ended the lease: only its own answer tells. */
+  isSent: boolean;
   readonly answered: () => void;
 }
 
@@ -59,7 +53,13 @@ export class Ends {
     lease.isEnding = true;
     return new Promise((answered) => {
       try {
-        this.#lines[verb].add({ lease, text: this.#write(lease, members), isLast: false, answered });
+        this.#lines[verb].add({
+          lease,
+          text: this.#write(lease, members),
+          isLast: false,
+          isSent: false,
+          answered,
+        });
       } catch (failure) {
         // It has no JSON: a bigint, or a circle.
         this.#sendInstead({ lease, answered }, failure instanceof Error ? failure.message : String(failure));
@@ -80,20 +80,22 @@ export class Ends {
   #sendInstead({ lease, answered }: Pick<Item, "lease" | "answered">, detail: string): void {
     const error = { type: "result_refused", message: detail.slice(0, MESSAGE_CHARACTERS) };
     const text = this.#write(lease, { error, retryable: false });
-    this.#lines.fail.add({ lease, text, isLast: true, answered });
+    this.#lines.fail.add({ lease, text, isLast: true, isSent: false, answered });
   }
 
   async #send(verb: End["verb"], gathered: readonly Item[]): Promise<void> {
-    const items = gathered.filter(({ lease }) => lease.loss === undefined);
-    for (const { lease, answered } of gathered) if (lease.loss !== undefined) answered();
+    const isOver = ({ lease, isSent }: Item) => lease.loss !== undefined && !isSent;
+    for (const item of gathered) if (isOver(item)) item.answered();
+    const items = gathered.filter((item) => !isOver(item));
     if (items.length === 0) return;
+    for (const item of items) item.isSent = true;
     try {
       const answer = await this.#answerTo(verb, items);
       if (answer.status === 200) this.#take(items, answer);
       else if (items.length > 1) for (const item of items) await this.#send(verb, [item]);
       else for (const item of items) this.#refused(item, problemOf(answer.status, answer.body));
     } catch (failure) {
-      if (!(this.#closing.signal.aborted || failure instanceof Outdated)) throw failure;
+      if (!this.#closing.signal.aborted) throw failure;
       for (const item of items) item.answered();
     }
   }
@@ -106,14 +108,7 @@ export class Ends {
       body: `{"items":[${items.map(({ text }) => text).join(",")}]}`,
       timeoutSeconds: this.#timeoutSeconds,
     };
-    let tries = 0;
-    const next = () => {
-      tries += 1;
-      // A heartbeat was told meanwhile that these leases are over: that is the answer.
-      if (tries > 1 && items.every(({ lease }) => lease.loss !== undefined)) throw new Outdated();
-      return call;
-    };
-    return repeat(this.#service, next, {
+    return repeat(this.#service, call, {
       signal: this.#closing.signal,
       weather: this.#weather,
       isAnswer: (answer) =>
