@@ -35,6 +35,9 @@ type call struct {
 	body   []byte
 	// read takes the body of a success. An error of it means that whoever answered was not the service.
 	read func(body []byte) error
+	// isHolders is set for an end or a heartbeat: what is answered is a refusal of its items or a success, and a wrong
+	// key is for the lease call to tell.
+	isHolders bool
 }
 
 type answer struct {
@@ -82,10 +85,27 @@ func (a answer) isWeather() bool {
 	return a.status >= 500 || a.status == http.StatusTooManyRequests || a.status == http.StatusRequestTimeout
 }
 
+// isUnacceptable tells whether what was sent is to blame: an item of a call for many may be.
+func (a answer) isUnacceptable() bool {
+	switch a.status {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return true
+	}
+	return false
+}
+
+// isAnsweredBy tells whether the answer's status says something about the call.
+func (c call) isAnsweredBy(got answer) bool {
+	if c.isHolders {
+		return got.status == http.StatusOK || got.isUnacceptable()
+	}
+	return !got.isWeather()
+}
+
 // takes returns nil when the call need not be repeated.
 func (c call) takes(got answer) error {
 	switch {
-	case got.isWeather():
+	case !c.isAnsweredBy(got):
 		return refusal(got)
 	case c.read != nil && (got.status == http.StatusOK || got.status == http.StatusCreated):
 		return c.read(got.body)
@@ -117,7 +137,7 @@ func (c *caller) once(ctx context.Context, call call, timeout time.Duration) (an
 		// Whoever gave the call up knows; it says nothing about the service.
 	case err != nil:
 		c.outage.begin(err)
-	case got.status >= 500:
+	case got.status >= 500, call.isHolders && !call.isAnsweredBy(got):
 		c.outage.begin(refusal(got))
 	default:
 		c.outage.end()

@@ -22,7 +22,6 @@ type ends struct {
 	calls   *caller
 	leases  *leases
 	log     *slog.Logger
-	refuse  func(error)
 	senders map[verb]*sender
 }
 
@@ -38,8 +37,8 @@ type endResult struct {
 	Reason string `json:"reason"`
 }
 
-func newEnds(calls *caller, leases *leases, log *slog.Logger, refuse func(error)) *ends {
-	e := &ends{calls: calls, leases: leases, log: log, refuse: refuse, senders: map[verb]*sender{}}
+func newEnds(calls *caller, leases *leases, log *slog.Logger) *ends {
+	e := &ends{calls: calls, leases: leases, log: log, senders: map[verb]*sender{}}
 	for _, verb := range []verb{complete, fail, release} {
 		e.senders[verb] = &sender{ends: e, verb: verb, wake: make(chan struct{}, 1)}
 	}
@@ -169,25 +168,16 @@ func (s *sender) post(ctx context.Context, batch []end) ([]endResult, error) {
 	var results []endResult
 	call := call{
 		method: http.MethodPost, path: "/v1/leases/" + string(s.verb), body: itemsBody(items),
-		read: resultsInto(&results, len(batch)),
+		read: resultsInto(&results, len(batch)), isHolders: true,
 	}
-	var between pauses
-	for {
-		got, err := s.calls.untilAnswered(ctx, call, patience{try: endTimeout})
-		switch {
-		case err != nil:
-			return nil, err
-		case got.status == http.StatusOK:
-			return results, nil
-		case got.status == http.StatusRequestEntityTooLarge || got.status == http.StatusUnprocessableEntity:
-			return nil, asProblem(refusal(got))
-		}
-		// The worker shuts down; an outcome that is not taken until then cannot be helped.
-		s.refuse(refusal(got))
-		if !sleep(ctx, between.next(got.retryAfter())) {
-			return nil, context.Cause(ctx)
-		}
+	got, err := s.calls.untilAnswered(ctx, call, patience{try: endTimeout})
+	switch {
+	case err != nil:
+		return nil, err
+	case got.status != http.StatusOK:
+		return nil, asProblem(refusal(got))
 	}
+	return results, nil
 }
 
 // resultsInto reads the answer to a call for many, which has one result for each item.

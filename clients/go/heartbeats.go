@@ -22,11 +22,10 @@ type heartbeats struct {
 	calls  *caller
 	leases *leases
 	third  time.Duration
-	refuse func(error)
 }
 
-func newHeartbeats(calls *caller, leases *leases, options WorkerOptions, refuse func(error)) *heartbeats {
-	return &heartbeats{calls: calls, leases: leases, third: options.Lease / 3, refuse: refuse}
+func newHeartbeats(calls *caller, leases *leases, options WorkerOptions) *heartbeats {
+	return &heartbeats{calls: calls, leases: leases, third: options.Lease / 3}
 }
 
 // heartbeat is one item of a call.
@@ -89,10 +88,10 @@ func (h *heartbeats) beat(ctx context.Context) (time.Duration, bool) {
 	if err != nil {
 		return got.retryAfter(), true
 	}
-	if got.status == http.StatusRequestEntityTooLarge || got.status == http.StatusUnprocessableEntity {
+	if got.isUnacceptable() {
 		return h.sendApart(ctx, items)
 	}
-	return got.retryAfter(), got.status != http.StatusOK
+	return 0, false
 }
 
 // sendApart finds the news that the service does not take: all leases without news, then the news one by one.
@@ -141,18 +140,15 @@ func (h *heartbeats) send(ctx context.Context, items []heartbeat) (answer, error
 		return answer{}, err
 	}
 	sentAt := now()
-	call := call{method: http.MethodPost, path: "/v1/leases/heartbeat", body: body}
+	call := call{method: http.MethodPost, path: "/v1/leases/heartbeat", body: body, isHolders: true}
 	got, err := h.calls.once(ctx, call, h.third)
 	switch {
 	case err != nil:
 		return got, err
-	case got.isWeather():
+	case !call.isAnsweredBy(got):
 		return got, refusal(got)
-	case got.status == http.StatusRequestEntityTooLarge || got.status == http.StatusUnprocessableEntity:
+	case got.isUnacceptable():
 		return got, nil
-	case got.status != http.StatusOK:
-		h.refuse(refusal(got))
-		return got, refusal(got)
 	}
 	var results []heartbeatResult
 	if err := resultsInto(&results, len(items))(got.body); err != nil {

@@ -164,8 +164,8 @@ func newSession(ctx context.Context, w *Worker, options WorkerOptions) *session 
 	}
 	// Handlers outlive the end of the context: they are drained.
 	s.leases = newLeases(context.WithoutCancel(ctx), options, s.client)
-	s.heartbeats = newHeartbeats(calls, s.leases, options, s.refuse)
-	s.ends = newEnds(calls, s.leases, options.Logger, s.refuse)
+	s.heartbeats = newHeartbeats(calls, s.leases, options)
+	s.ends = newEnds(calls, s.leases, options.Logger)
 	return s
 }
 

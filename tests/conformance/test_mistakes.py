@@ -37,7 +37,7 @@ MISTAKES = {
     "beats_often": ["heartbeat-at-a-third"],
     "beats_one_by_one": ["one-heartbeat-for-all"],
     "no_heartbeat_for_ends": ["heartbeat-until-the-end-is-answered"],
-    "drops_on_failed_heartbeat": ["failed-heartbeats"],
+    "drops_on_failed_heartbeat": ["failed-heartbeats", "heartbeat-met-by-a-wrong-key"],
     "waits_for_heartbeats": ["heartbeat-without-end"],
     "progress_waits": ["progress"],
     "same_seq": ["progress"],
