@@ -192,9 +192,9 @@ def test_retry_after_is_the_least_pause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "is_so"), [(200, False), (404, False), (409, False), (429, True), (503, True)]
+    ("status", "is_so"), [(200, False), (404, False), (409, False), (408, True), (429, True), (503, True)]
 )
-def test_only_5xx_and_429_are_repeated(status: int, is_so: bool) -> None:
+def test_only_5xx_408_and_429_are_repeated(status: int, is_so: bool) -> None:
     assert is_weather(httpx.Response(status)) is is_so
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import httpx
@@ -50,28 +50,34 @@ class Calls:
         headers: Mapping[str, str] = wire.HEADERS,
         while_true: Callable[[], bool] = for_ever,
         pauses: Pauses | None = None,
+        answers: Container[int] | None = None,
     ) -> httpx.Response:
         """Send the same call until it is answered; raise Unavailable when it is no longer wanted.
 
-        ``pauses`` goes on from an earlier call that had no answer.
+        ``pauses`` goes on from an earlier call that had no answer. ``answers`` are the statuses that answer
+        it; None: all that would be the same later.
         """
         pauses = pauses or Pauses()
         while True:
-            answer = await self._try("POST", path, content=content, headers=headers, timeout=timeout_seconds)
-            if answer is not None and not is_weather(answer):
+            answer = await self._try(
+                "POST", path, answers=answers, content=content, headers=headers, timeout=timeout_seconds
+            )
+            if answer is not None and _is_answer(answer, answers):
                 pauses.reset()
                 return answer
             await asyncio.sleep(pauses.next(answer))
             if not while_true():
                 raise Unavailable(f"no answer to {path}")
 
-    async def _try(self, method: str, path: str, **options: Any) -> httpx.Response | None:
+    async def _try(
+        self, method: str, path: str, *, answers: Container[int] | None = None, **options: Any
+    ) -> httpx.Response | None:
         try:
             answer = await self._http.request(method, path, **options)
         except httpx.TransportError as error:
             self._note(type(error).__name__)
             return None
-        self._note(str(answer.status_code) if is_weather(answer) else None)
+        self._note(None if _is_answer(answer, answers) else str(answer.status_code))
         return answer
 
     def _note(self, trouble: str | None) -> None:
@@ -81,3 +87,7 @@ class Calls:
         elif trouble is None and self._is_away:
             log.info("the service is back")
         self._is_away = trouble is not None
+
+
+def _is_answer(answer: httpx.Response, answers: Container[int] | None) -> bool:
+    return not is_weather(answer) if answers is None else answer.status_code in answers

@@ -51,8 +51,8 @@ class _Settings:
 class Client(_Settings):
     """A producer over HTTP. One may be shared by threads.
 
-    ``timeout_seconds`` is for one try; a call without an answer (or with 5xx or 429) is repeated for at most
-    ``retry_seconds``, which is safe for every call here, and then raises Unavailable.
+    ``timeout_seconds`` is for one try; a call without an answer (or with 5xx, 408 or 429) is repeated for at
+    most ``retry_seconds``, which is safe for every call here, and then raises Unavailable.
     """
 
     def __init__(

@@ -20,6 +20,8 @@ _ITEMS = 250
 _GATHER_SECONDS = 0.001
 # Well below the service's limit for the body of a call for many.
 _CHARACTERS = 4 << 20
+# Results, or a refusal of what was sent. A key that is wrong is for the lease call to tell.
+_ANSWERS = (200, 400, 413, 422)
 
 Batch = list[tuple[Lease, End]]
 
@@ -51,16 +53,12 @@ class Ends:
 
     async def _send(self, verb: Verb, batch: Batch) -> None:
         body = wire.many([end.text for _, end in batch])
-        answer = await self._calls.post(f"/v1/leases/{verb}", body, timeout_seconds=_TIMEOUT_SECONDS)
+        answer = await self._calls.post(
+            f"/v1/leases/{verb}", body, timeout_seconds=_TIMEOUT_SECONDS, answers=_ANSWERS
+        )
         if answer.status_code == 200:
             for (lease, _), result in zip(batch, answer.json()["results"], strict=True):
                 self._answered(lease, result)
-        elif answer.status_code not in (400, 413, 422):
-            log.error(
-                "%s is refused, %d leases are left to run out: %s", verb, len(batch), problem_of(answer)
-            )
-            for lease, _ in batch:
-                self._leases.free(lease)
         elif len(batch) > 1:
             # One of them is to blame.
             for item in batch:

@@ -20,7 +20,7 @@ class FencepostError(Exception):
 
 
 class Unavailable(FencepostError):
-    """No answer came in time, or none but 5xx and 429.
+    """No answer came in time, or none but 5xx, 408 and 429.
 
     It says nothing about whether the call was done. The last failure is the ``__cause__``.
     """

@@ -35,4 +35,4 @@ def retry_after(answer: httpx.Response | None) -> float:
 
 def is_weather(answer: httpx.Response) -> bool:
     """Tell whether the same call may get another answer later."""
-    return answer.status_code >= 500 or answer.status_code == 429
+    return answer.status_code >= 500 or answer.status_code in (408, 429)
