@@ -12,7 +12,7 @@ from clients.conformance.record import Call
 class Fault:
     """One entry of ``answers``.
 
-    to, job, has         the verb, and if given a job or a member that has to be in the call
+    to, job, has         the verb, and if given a job, or a member (``error.details``), that is in the call
     skip, times          how many fitting calls are let through first, how many it then befalls (None: all)
     status, retry_after  the call is not done, and refused
     reset                the call is not done, and the connection breaks
@@ -39,8 +39,16 @@ class Fault:
         return (
             call.verb == self.to
             and (self.job is None or any(item.job == self.job for item in call.items))
-            and (self.has is None or any(self.has in item.body for item in call.items))
+            and (self.has is None or any(_has(item.body, self.has) for item in call.items))
         )
+
+
+def _has(body: Any, path: str) -> bool:
+    for name in path.split("."):
+        if not isinstance(body, Mapping) or name not in body:
+            return False
+        body = body[name]
+    return True
 
 
 def read_fault(entry: Mapping[str, Any]) -> Fault:

@@ -104,7 +104,7 @@ def nothing_more_after_a_lost_lease(_: Case, record: Record) -> Iterator[str]:
 
 
 def an_attempt_ends_once(_: Case, record: Record) -> Iterator[str]:
-    """An end that was answered is not sent again; one that was not is repeated as it was."""
+    """An end is not sent again once it was answered, and changes only when it was refused."""
     ends: dict[Lease, list[tuple[Call, Item]]] = {}
     for call, item in _items(record, *ENDS):
         ends.setdefault((item.job, item.version), []).append((call, item))
@@ -116,7 +116,7 @@ def an_attempt_ends_once(_: Case, record: Record) -> Iterator[str]:
                 yield f"{later.verb} of {where}, though its {earlier.verb} was answered"
             elif earlier.verb != later.verb and not is_refused:
                 yield f"{later.verb} of {where}, though a {earlier.verb} was sent and may have been accepted"
-            elif earlier.verb == later.verb and one.body != other.body:
+            elif earlier.verb == later.verb and one.body != other.body and not is_refused:
                 yield f"{later.verb} of {where} is another one than before"
 
 
@@ -202,10 +202,16 @@ def _spans(case: Case, record: Record) -> Iterator[tuple[int, float, float]]:
 def _over(case: Case, record: Record) -> dict[Lease, float]:
     """Return when each lease was over for its client, its clock aside."""
     over = _lost(record)
+    given_up: dict[Lease, float] = {}
     for call, item in _items(record, *ENDS):
+        lease = (item.job, item.version)
         if call.is_answered and call.ended_at is not None:
-            lease = (item.job, item.version)
             over[lease] = min(call.ended_at, over.get(lease, call.ended_at))
+        given_up.pop(lease, None)
+        if call.verb != "complete" and call.outcome in REFUSALS and call.ended_at is not None:
+            # Whether this was the time to give up is for the cases to say.
+            given_up[lease] = call.ended_at
+    over = given_up | over
     for event in record.events("ended"):
         plan = case.jobs.get(event.job or "")
         if plan is not None and any("settled" in step for step in plan.steps):

@@ -28,8 +28,6 @@ type ends struct {
 type end struct {
 	lease *lease
 	item  json.RawMessage
-	// refused is set when this end stands for another one that the service did not take.
-	refused bool
 }
 
 type endResult struct {
@@ -213,17 +211,18 @@ func asProblem(err error) *Problem {
 	return &Problem{Detail: err.Error()}
 }
 
-// replace ends a job whose outcome was refused: as a failure that says so.
+// replace sends what is left to say for a job whose end was refused. With nothing left its lease runs out.
 func (s *sender) replace(one end, refused *Problem) {
 	key := one.lease.key()
-	s.log.Error("the service does not take an outcome",
-		"verb", string(s.verb), "job_id", key.jobID, "lease_version", key.version, "error", refused.Error())
-	if one.refused {
+	said := s.log.With("verb", string(s.verb), "job_id", key.jobID, "lease_version", key.version)
+	said.Error("the service does not take an outcome", "error", refused.Error())
+	instead, found := reduced(key, outcome{s.verb, one.item}, orDefault(refused.Detail, refused.Error()))
+	if !found {
+		said.Error("there is nothing left to send for a job; its lease runs out")
 		s.leases.remove(one.lease)
 		return
 	}
-	message := orDefault(refused.Detail, refused.Error())
-	s.senders[fail].add(end{lease: one.lease, item: resultRefused(key, message).item, refused: true})
+	s.senders[instead.verb].add(end{lease: one.lease, item: instead.item})
 }
 
 func (s *sender) note(batch []end, results []endResult) {

@@ -1,6 +1,7 @@
 package fencepost
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,9 @@ import (
 	"strings"
 	"time"
 )
+
+// What is left of the message of a failure that was refused.
+const reducedCharacters = 1_000
 
 // Complete is what a handler returns as its result to have follow-up jobs created in the same transaction.
 type Complete struct {
@@ -170,6 +174,41 @@ func completed(key leaseKey, result any) outcome {
 // resultRefused ends a job whose outcome cannot be sent: it would be the same at every try.
 func resultRefused(key leaseKey, message string) outcome {
 	return failedWith(key, Fail{Type: "result_refused", Message: message, Permanent: true})
+}
+
+// reduced returns what is sent instead of an end that was refused alone: for a result a failure that says why, for a
+// report the same one without what may be too much of it. It finds nothing when that would be what was refused.
+func reduced(key leaseKey, refused outcome, detail string) (outcome, bool) {
+	switch refused.verb {
+	case complete:
+		return resultRefused(key, firstCharacters(detail)), true
+	case fail:
+		var item failure
+		if json.Unmarshal(refused.item, &item) != nil {
+			return outcome{}, false
+		}
+		item.Error = failureError{Type: item.Error.Type, Message: firstCharacters(item.Error.Message)}
+		return lesser(refused, item)
+	}
+	var item releasing
+	if json.Unmarshal(refused.item, &item) != nil {
+		return outcome{}, false
+	}
+	item.Reason = ""
+	return lesser(refused, item)
+}
+
+func lesser(refused outcome, item any) (outcome, bool) {
+	encoded, err := encode(item)
+	return outcome{refused.verb, encoded}, err == nil && !bytes.Equal(encoded, refused.item)
+}
+
+// firstCharacters cuts a message to what every service takes.
+func firstCharacters(text string) string {
+	if characters := []rune(text); len(characters) > reducedCharacters {
+		return string(characters[:reducedCharacters])
+	}
+	return text
 }
 
 func failedWith(key leaseKey, failed Fail) outcome {

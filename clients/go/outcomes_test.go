@@ -120,6 +120,41 @@ func TestWhatAHandlerReturnsDecidesHowItsJobEnds(t *testing.T) {
 	}
 }
 
+func TestARefusedEndIsReducedOnceAndThenGivenUp(t *testing.T) {
+	const lease = `"job_id":"019a3c5e-7b00-7d21-9c44-5e2b8a1f0c3d","lease_version":7`
+	long := strings.Repeat("ü", 1500)
+	for _, each := range []struct {
+		name    string
+		refused outcome
+		verb    verb
+		item    string
+	}{
+		{
+			"a result", completed(aKey, "too large"), fail,
+			`,"error":{"type":"result_refused","message":"it is too large"},"retryable":false`,
+		},
+		{
+			"a failure", failedWith(aKey, Fail{Type: "t", Message: long, Details: 1, RetryAfter: time.Second}), fail,
+			`,"error":{"type":"t","message":"` + long[:2000] + `"},"retry_after_seconds":1`,
+		},
+		{
+			"a failure for good", failedWith(aKey, Fail{Message: "a<b", Details: "x", Permanent: true}), fail,
+			`,"error":{"type":"","message":"a<b"},"retryable":false`,
+		},
+		{"a release", released(aKey, Release{Delay: time.Minute, Reason: "busy"}), release, `,"delay_seconds":60`},
+	} {
+		t.Run(each.name, func(t *testing.T) {
+			got, found := reduced(aKey, each.refused, "it is too large")
+			if want := "{" + lease + each.item + "}"; !found || got.verb != each.verb || string(got.item) != want {
+				t.Errorf("%s %s\nnot %s %s", got.verb, got.item, each.verb, want)
+			}
+			if again, found := reduced(aKey, got, "still"); found {
+				t.Errorf("%s is sent as well", again.item)
+			}
+		})
+	}
+}
+
 func TestAPanicBecomesAFailureWithTheStack(t *testing.T) {
 	defer func() {
 		failed := panicked(recover())

@@ -42,6 +42,14 @@ KEPT = {
     "a refused result becomes a fail": record(
         GRANT, told(2, "complete", ("a", 5, "refused"), outcome="413"), told(3, "fail", ("a", 5, "ok"))
     ),
+    "a refused report is reduced": record(
+        GRANT,
+        told(2, "fail", ("a", 5, "refused"), outcome="413", error={"message": "1", "details": 2}),
+        told(3, "fail", ("a", 5, "ok"), error={"message": "1"}),
+    ),
+    "a report that was given up takes no slot": record(
+        GRANT, told(2, "release", ("a", 5, "refused"), outcome="422"), lease(4, max_jobs=2)
+    ),
 }
 
 BROKEN = {
@@ -52,6 +60,12 @@ BROKEN = {
     "has the request_id of an earlier one": record(lease(1, request_id="r"), lease(2, request_id="r")),
     "called itself": record(lease(1, worker_id="v"), lease(2, worker_id="w")),
     "2 jobs wanted at 2.00 s, with 1 free slots": record(GRANT, lease(2, max_jobs=2)),
+    "2 jobs wanted at 4.50 s, with 1 free slots": record(
+        GRANT,
+        told(2, "fail", ("a", 5, "refused"), outcome="422"),
+        told(3, "fail", ("a", 5, "ok"), outcome="503"),
+        lease(4.5, max_jobs=2),
+    ),
     "1 jobs wanted at 7.00 s, with 0 free slots": record(
         lease(1, ("a", 5), ("b", 6), max_jobs=2),
         told(3, "heartbeat", ("a", 5, "ok"), ("b", 6, "ok")),

@@ -5,20 +5,18 @@ import { type Problem, problemOf } from "./errors.js";
 import { lossOf } from "./heartbeats.js";
 import type { Lease, Leases } from "./leases.js";
 import type { Log } from "./log.js";
-import type { End } from "./outcomes.js";
+import { type End, reduced, resultRefused } from "./outcomes.js";
 import type { Wire } from "./wire.js";
 
 const ITEMS_A_CALL = 250;
 /** Below the service's limit for a body of many, however many bytes a character takes. */
 const CHARACTERS_A_CALL = 4_000_000;
-const MESSAGE_CHARACTERS = 1_000;
 
 interface Item {
   readonly lease: Lease;
+  readonly end: End;
   /** Written once, so that a repeat is the same byte for byte. */
   readonly text: string;
-  /** What was refused has been replaced by this: there is nothing left to send instead. */
-  readonly isLast: boolean;
   /** It may have reached the service, and may be what ended the lease: only its own answer tells. */
   isSent: boolean;
   readonly answered: () => void;
@@ -49,20 +47,20 @@ export class Ends {
   }
 
   /** Send an end. Returns when it was answered, whatever the answer, or when the worker gives up on it. */
-  send(lease: Lease, { verb, members }: End): Promise<void> {
+  send(lease: Lease, end: End): Promise<void> {
     lease.isEnding = true;
     return new Promise((answered) => {
       try {
-        this.#lines[verb].add({
-          lease,
-          text: this.#write(lease, members),
-          isLast: false,
-          isSent: false,
-          answered,
-        });
+        this.#add(lease, end, answered);
       } catch (failure) {
         // It has no JSON: a bigint, or a circle.
-        this.#sendInstead({ lease, answered }, failure instanceof Error ? failure.message : String(failure));
+        const detail = failure instanceof Error ? failure.message : String(failure);
+        try {
+          // A failure keeps its own words, without its details.
+          this.#add(lease, reduced(end, detail), answered);
+        } catch {
+          this.#add(lease, resultRefused(detail), answered);
+        }
       }
     });
   }
@@ -72,15 +70,12 @@ export class Ends {
     this.#closing.abort();
   }
 
-  #write(lease: Lease, members: Wire): string {
-    return this.#service.json.stringify({ job_id: lease.jobId, lease_version: lease.version, ...members });
+  #add(lease: Lease, end: End, answered: () => void): void {
+    this.#lines[end.verb].add({ lease, end, text: this.#write(lease, end), isSent: false, answered });
   }
 
-  /** End a job whose end was refused. */
-  #sendInstead({ lease, answered }: Pick<Item, "lease" | "answered">, detail: string): void {
-    const error = { type: "result_refused", message: detail.slice(0, MESSAGE_CHARACTERS) };
-    const text = this.#write(lease, { error, retryable: false });
-    this.#lines.fail.add({ lease, text, isLast: true, isSent: false, answered });
+  #write(lease: Lease, { members }: End): string {
+    return this.#service.json.stringify({ job_id: lease.jobId, lease_version: lease.version, ...members });
   }
 
   async #send(verb: End["verb"], gathered: readonly Item[]): Promise<void> {
@@ -126,11 +121,17 @@ export class Ends {
     });
   }
 
-  #refused(item: Item, { detail }: Problem): void {
-    const { jobId, version: leaseVersion } = item.lease;
-    this.#log.error("fencepost: the end of a job was refused", { jobId, leaseVersion, detail });
-    if (item.isLast) item.answered();
-    else this.#sendInstead(item, detail);
+  /** Send what is left to say. With nothing left the lease runs out. */
+  #refused({ lease, end, text, answered }: Item, { detail }: Problem): void {
+    const facts = { jobId: lease.jobId, leaseVersion: lease.version, detail };
+    this.#log.error("fencepost: the end of a job was refused", facts);
+    const lesser = reduced(end, detail);
+    if (this.#write(lease, lesser) !== text) {
+      this.#add(lease, lesser, answered);
+      return;
+    }
+    this.#log.error("fencepost: nothing is left to send for a job, its lease runs out", facts);
+    answered();
   }
 }
 

@@ -95,6 +95,7 @@ export class Decided {
 export type Ending = { readonly returned: unknown } | { readonly thrown: unknown };
 
 const STACK_CHARACTERS = 4_000;
+const REDUCED_CHARACTERS = 1_000;
 
 /**
  * Decide what to send. Undefined means nothing: the job has been settled elsewhere.
@@ -115,6 +116,28 @@ export function endOf(ending: Ending, stopReason: StopReason | undefined): End |
     return { verb: "release", members: { delay_seconds: outcome.delaySeconds, reason: outcome.reason } };
   }
   return outcome instanceof Settled ? undefined : { verb: "complete", members: { result: outcome } };
+}
+
+/** The end of a job whose result nobody takes: another try would give the same. */
+export function resultRefused(detail: string): End {
+  const error = { type: "result_refused", message: firstCharacters(detail) };
+  return { verb: "fail", members: { error, retryable: false } };
+}
+
+/**
+ * What to send instead of an end that was refused alone: for a result a failure that says why, for a report the
+ * same one without what may be too much of it.
+ */
+export function reduced({ verb, members }: End, detail: string): End {
+  if (verb === "complete") return resultRefused(detail);
+  if (verb === "release") return { verb, members: { ...members, reason: undefined } };
+  const { type, message } = members.error as { readonly type: unknown; readonly message: unknown };
+  return { verb, members: { ...members, error: { type, message: firstCharacters(String(message)) } } };
+}
+
+/** Cut a message to what every service takes, never within a character. */
+function firstCharacters(text: string): string {
+  return [...text].slice(0, REDUCED_CHARACTERS).join("");
 }
 
 function endOfComplete({ result, enqueue }: Complete): End {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { complete, fail, release, SETTLED, Stopped } from "fencepost";
-import { type End, endOf } from "../src/outcomes.js";
+import { type End, endOf, reduced } from "../src/outcomes.js";
 
 class PaymentRefused extends Error {}
 
@@ -85,4 +85,35 @@ test("a handler that stops for a shutdown gives the job back", () => {
 test("a result counts although the handler was told to stop", () => {
   assert.equal(endOf({ returned: 1 }, "cancelled")?.verb, "complete");
   assert.equal(endOf({ returned: 1 }, "shutdown")?.verb, "complete");
+});
+
+test("a refused end is reduced once, and then there is nothing left to send", () => {
+  const written = ({ verb, members }: End) => JSON.stringify([verb, members]);
+  const long = "🦊".repeat(1_500);
+  const failure = { error: { type: "t", message: long, details: 1 }, retry_after_seconds: 9 };
+  const ends: readonly (readonly [End, End])[] = [
+    [
+      { verb: "complete", members: { result: "too large" } },
+      {
+        verb: "fail",
+        members: { error: { type: "result_refused", message: "it is too large" }, retryable: false },
+      },
+    ],
+    [
+      { verb: "fail", members: failure },
+      {
+        verb: "fail",
+        members: { error: { type: "t", message: "🦊".repeat(1_000) }, retry_after_seconds: 9 },
+      },
+    ],
+    [
+      { verb: "release", members: { delay_seconds: 60, reason: "busy" } },
+      { verb: "release", members: { delay_seconds: 60 } },
+    ],
+  ];
+  for (const [refused, lesser] of ends) {
+    const sent = reduced(refused, "it is too large");
+    assert.equal(written(sent), written(lesser));
+    assert.equal(written(reduced(sent, "still")), written(sent));
+  }
 });

@@ -144,6 +144,14 @@ test("results that cannot be stored end their jobs, and no others", async () => 
   });
 });
 
+test("a failure keeps its own words when its details have no JSON", async () => {
+  const queue = newQueue();
+  const { job } = await client.submit("card", null, { queue, maxAttempts: 1 });
+  const card = () => fail("no such card", { type: "card", details: 1n });
+  const done = await withWorker({ queues: [queue], handlers: { card } }, () => client.wait(job.id));
+  assert.deepEqual([done.error?.type, done.error?.message], ["card", "no such card"]);
+});
+
 test("progress and checkpoints reach the service while the handler runs", async () => {
   const queue = newQueue();
   const { job } = await client.submit("long", null, { queue });

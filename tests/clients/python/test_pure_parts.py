@@ -24,7 +24,7 @@ from fencepost.errors import problem_of
 from fencepost.handlers import Handlers
 from fencepost.job import Desk
 from fencepost.leases import Lease, granted
-from fencepost.outcomes import Outcome, end_of, raised, under
+from fencepost.outcomes import Outcome, end_of, raised, reduced, under
 from fencepost.pauses import Pauses, is_weather
 from fencepost.stops import LocalExpiry, Stop, StopReason
 from fencepost.worker import _new_worker_id
@@ -137,7 +137,7 @@ def test_whoever_raises_on_shutdown_gives_the_job_back() -> None:
     )
 )
 def test_an_end_carries_the_result_as_it_is(result: object) -> None:
-    verb, text, _ = end_of("a", 7, Complete(result))
+    verb, text = end_of("a", 7, Complete(result))
     assert (verb, json.loads(text)) == ("complete", {"job_id": "a", "lease_version": 7, "result": result})
 
 
@@ -151,17 +151,49 @@ def circle() -> list[object]:
     "result", [{1}, float("inf"), object(), circle(), {(1, 2): 3}], ids=lambda value: type(value).__name__
 )
 def test_a_result_that_is_no_json_is_a_failure_for_good(result: object) -> None:
-    verb, text, _ = end_of("a", 7, Complete(result))
+    verb, text = end_of("a", 7, Complete(result))
     members = json.loads(text)
     assert (verb, members["error"]["type"], members["retryable"]) == ("fail", "result_refused", False)
 
 
 @pytest.mark.parametrize("details", [{1}, float("nan"), object()], ids=lambda value: type(value).__name__)
 def test_a_failure_lands_without_the_details_that_are_no_json(details: object) -> None:
-    verb, text, _ = end_of("a", 7, Fail("no such card", type="card", details=details))
+    verb, text = end_of("a", 7, Fail("no such card", type="card", details=details))
     members = json.loads(text)
     assert (verb, members["error"]["type"], members["error"]["message"]) == ("fail", "card", "no such card")
     assert (members["retryable"], list(members["error"]["details"])) == (True, ["refused"])
+
+
+LONG = "ü" * 1500
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verb", "members"),
+    [
+        (
+            Complete("too large"),
+            "fail",
+            {"error": {"type": "result_refused", "message": LONG[:1000]}, "retryable": False},
+        ),
+        (
+            Fail(LONG, type="card", details=[1], retry_after_seconds=9),
+            "fail",
+            {
+                "error": {"type": "card", "message": LONG[:1000]},
+                "retryable": True,
+                "retry_after_seconds": 9,
+            },
+        ),
+        (Release(60, "busy"), "release", {"delay_seconds": 60}),
+    ],
+    ids=["result", "failure", "release"],
+)
+def test_a_refused_end_is_reduced_once_and_then_nothing_is_left_to_send(
+    outcome: Complete | Fail | Release, verb: str, members: dict[str, object]
+) -> None:
+    sent = reduced(end_of("a", 7, outcome), LONG)
+    assert (sent.verb, json.loads(sent.text)) == (verb, {"job_id": "a", "lease_version": 7, **members})
+    assert reduced(sent, "still") == sent
 
 
 class SilentError(Exception):

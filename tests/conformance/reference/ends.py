@@ -61,14 +61,28 @@ class Ends:
         elif len(entries) > 1 and not self._wrong("blames_all"):
             for entry in entries:
                 self._settle(verb, [entry])
-        elif verb != "fail" and not self._wrong("drops_refused"):
+        elif verb == "complete" and not self._wrong("drops_refused"):
             kind = "RuntimeError" if self._wrong("no_result_refused") else "result_refused"
             error = {"type": kind, "message": reply.body["detail"]}
             for lease, _ in entries:
                 self._settle("fail", [(lease, {"error": error, "retryable": False})])
         else:
-            for lease, _ in entries:
-                self._over(lease, "ok")
+            for lease, body in entries:
+                self._refused(verb, lease, body)
+
+    def _refused(self, verb: str, lease: Lease, body: dict[str, Any]) -> None:
+        """Send a report that was refused alone once more, reduced; give it up when it is that already."""
+        if self._wrong("fails_refused_reports") and body.get("error", {}).get("type") != "result_refused":
+            error = {"type": "result_refused", "message": "the report is refused"}
+            self._settle("fail", [(lease, {"error": error, "retryable": False})])
+            return
+        lesser = reduced(body)
+        if self._wrong("insists_on_reports"):
+            time.sleep(0.5)
+        elif lesser == body or self._wrong("drops_refused"):
+            self._over(lease, "ok")
+            return
+        self._settle(verb, [(lease, lesser)])
 
     def _repeat(self, verb: str, entries: list[Entry]) -> Reply | None:
         """Send a call until it is answered; None when this run gives up."""
@@ -98,3 +112,12 @@ class Ends:
                 raw += b" "
             time.sleep(max(least, 0.01 if self._wrong("hammers") else pause))
         return None
+
+
+def reduced(body: dict[str, Any]) -> dict[str, Any]:
+    """Return an end without what may be too much of it."""
+    lesser = {name: value for name, value in body.items() if name != "reason"}
+    if "error" in body:
+        kept = {name: value for name, value in body["error"].items() if name != "details"}
+        lesser["error"] = kept | {"message": kept["message"][:1000]}
+    return lesser

@@ -9,7 +9,7 @@ from fencepost import wire
 from fencepost.calls import Calls
 from fencepost.errors import Problem, problem_from, problem_of
 from fencepost.leases import Lease, Leases
-from fencepost.outcomes import End, Verb, end_of, result_refused
+from fencepost.outcomes import End, Verb, reduced
 
 log = logging.getLogger("fencepost")
 
@@ -73,11 +73,12 @@ class Ends:
 
     def _refused(self, lease: Lease, end: End, problem: Problem) -> None:
         log.error("the end of job %s is refused: %s", lease.job_id, problem)
-        if end.is_last_word:
+        lesser = reduced(end, problem.detail)
+        if lesser == end:
+            log.error("nothing is left to send for job %s, its lease runs out", lease.job_id)
             self._leases.free(lease)
         else:
-            failure = end_of(lease.job_id, lease.version, result_refused(problem.detail))
-            self.add(lease, failure._replace(is_last_word=True))
+            self.add(lease, lesser)
 
 
 def log_lost(lease: Lease, problem: Problem) -> None:

@@ -1,5 +1,6 @@
 """How an attempt ends: what handlers return or raise, and what is sent for it."""
 
+import json
 import traceback
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, assert_never
@@ -12,6 +13,8 @@ Verb = Literal["complete", "fail", "release"]
 
 # The service takes some 16 KiB of message and 256 KiB of details; a traceback's end is what helps.
 _TRACEBACK_CHARACTERS = 8_000
+# What is left of the message of a failure that was refused.
+_REDUCED_CHARACTERS = 1_000
 
 
 class Complete:
@@ -72,8 +75,6 @@ class End(NamedTuple):
 
     verb: Verb
     text: str
-    # Set on what is sent instead of a refused end: when it is refused as well, there is nothing left to say.
-    is_last_word: bool = False
 
 
 def returned(value: object) -> Outcome:
@@ -131,6 +132,27 @@ def end_of(job_id: str, lease_version: int, outcome: Complete | Fail | Release) 
 def result_refused(detail: str) -> Fail:
     """The failure of a handler whose result nobody takes: another try would give the same."""
     return Fail(detail, type="result_refused", retryable=False)
+
+
+def reduced(end: End, detail: str) -> End:
+    """Return what is sent instead of an end that was refused alone; the same end when nothing is left.
+
+    For a result that is a failure with the refusal's detail, for a report the same one without what may be
+    too much of it.
+    """
+    members = json.loads(end.text)
+    match end.verb:
+        case "complete":
+            refused = result_refused(detail[:_REDUCED_CHARACTERS])
+            return end_of(members["job_id"], members["lease_version"], refused)
+        case "fail":
+            error = members["error"]
+            members["error"] = {"type": error["type"], "message": error["message"][:_REDUCED_CHARACTERS]}
+        case "release":
+            members.pop("reason", None)
+        case _:
+            assert_never(end.verb)
+    return End(end.verb, wire.text_of(members))
 
 
 def _sentence(error: BaseException) -> str:
