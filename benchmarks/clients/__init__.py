@@ -1,0 +1,1 @@
+"""What each client adds to HTTP; see __main__."""
