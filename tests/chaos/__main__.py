@@ -8,6 +8,7 @@ when the power fails.
     campaign, scenarios, stage     what happens when; database_faults and network are two kinds of it
     grounds, fleet, tether         replicas, PostgreSQL and client processes; they end with this one
     crew, producer, worker, caller the clients
+    programs, witness, scripts     workers of clients/, the proxy that writes for them, and their jobs
     history                        what they write down
     facts, checker, *_rules        the judge: reads a history, knows nothing of the fleet
     measures, report               times of trouble, and the table
