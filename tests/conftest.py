@@ -9,6 +9,7 @@ must be able to create databases). Fixtures, from the inside out:
     application    a program beside the service, whose role was granted the functions for applications
     client         the application in this process, over ASGI
     serve          starts real server processes on the database
+    shared_service a server process for all tests that need no database of their own
     tell           writes something at the end of the whole run
 
 ``--through-pgbouncer`` puts a PgBouncer in transaction mode between the application and its database.
@@ -57,6 +58,11 @@ _FAST = {
 # For the databases of the tests that run at once, and the log of what they wrote.
 _ROOM_BYTES = 4 << 30
 _TOLD = "told"
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Run two processes a core: the tests of clients and of faults wait more than they compute."""
+    return 2 * (os.cpu_count() or 1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -235,6 +241,21 @@ def serve(
     """
     with servers_on(as_seen(database_url), folder=tmp_path) as start:
         yield start
+
+
+@pytest.fixture(scope="session")
+def shared_service(
+    admin_url: str, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """One service for the whole run, on a database of its own; leases are reclaimed 0.2 s after their time.
+
+    For tests that need no more than a queue of their own: a start takes longer than most of them.
+    """
+    name = f"fencepost_shared_{uuid.uuid4().hex[:12]}"
+    _create(admin_url, name, template=template)
+    with servers_on(database_of(admin_url, name), folder=tmp_path_factory.mktemp("service")) as start:
+        yield start(reaper_interval_seconds=0.2)
+    _drop(admin_url, name)
 
 
 @contextmanager

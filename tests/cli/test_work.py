@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -21,10 +22,8 @@ Start = Callable[..., Work]
 
 
 @pytest.fixture(name="service")
-def _service(serve: Callable[..., ServerProcess]) -> Service:
-    server = serve(reaper_interval_seconds=0.1)
-    server.wait_until_ready()
-    return Service(server.url)
+def _service(shared_service: ServerProcess) -> Service:
+    return Service(shared_service.url, queue=f"q-{uuid.uuid4().hex}")
 
 
 @pytest.fixture(name="work")
@@ -34,7 +33,8 @@ def _work(service: Service, tmp_path: Path) -> Iterator[Start]:
     def start(*command: str, **options: Any) -> Work:
         environ = options.pop("environ", None)
         arguments = [
-            f"--{name.replace('_', '-')}={value}" for name, value in ({"queue": "q"} | options).items()
+            f"--{name.replace('_', '-')}={value}"
+            for name, value in ({"queue": service.queue} | options).items()
         ]
         worker = Work(service.url, tmp_path, command, options=arguments, environ=environ)
         started.append(worker)
@@ -152,7 +152,7 @@ def test_the_command_gets_the_facts_of_its_job_and_no_key(
     assert facts == {
         "FENCEPOST_URL": service.url,
         "FENCEPOST_JOB_ID": job_id,
-        "FENCEPOST_JOB_QUEUE": "q",
+        "FENCEPOST_JOB_QUEUE": service.queue,
         "FENCEPOST_JOB_KIND": "any",
         "FENCEPOST_LEASE_VERSION": "1",
         "FENCEPOST_JOB_ATTEMPT": "1",
@@ -383,7 +383,7 @@ def test_an_environment_that_is_too_large_fails_the_job_and_says_so(
     service: Service, work: Start, tmp_path: Path
 ) -> None:
     job_id = service.submit()
-    [lease] = service.post("/v1/leases", {"worker_id": "w", "queues": ["q"]})["jobs"]
+    [lease] = service.post("/v1/leases", {"worker_id": "w", "queues": [service.queue]})["jobs"]
     token = {"lease_version": lease["lease_version"]}
     details = "x" * 200_000
     service.post(

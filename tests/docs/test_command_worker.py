@@ -75,7 +75,7 @@ def test_the_script_of_the_page_sends_its_letter(
     monkeypatch.chdir(tmp_path)
     server = serve()
     server.wait_until_ready()
-    service = Service(server.url)
+    service = Service(server.url, queue="mail")
     job_id = service.submit({"to": "ada@example.org"}, queue="mail")
     [options] = re.findall(r"^fencepost work (.*) -- \./send-mail\.sh$", shown, re.MULTILINE)
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])

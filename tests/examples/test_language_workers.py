@@ -42,6 +42,17 @@ def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
+def server(shared_service: ServerProcess) -> Iterator[ServerProcess]:
+    """A service whose queue is empty, and is left so."""
+    yield shared_service
+    for state in ("ready", "scheduled", "running"):
+        filters = {"queue": QUEUE, "state": state}
+        left = httpx.get(f"{shared_service.url}/v1/jobs", params=filters).raise_for_status().json()["jobs"]
+        for job in left:
+            post(shared_service, f"jobs/{job['id']}/cancel", {"force": True})
+
+
+@pytest.fixture
 def losing() -> Iterator[Callable[[ServerProcess], LostAnswers]]:
     started: list[LostAnswers] = []
 
@@ -83,8 +94,7 @@ def wait_for_lease(server: ServerProcess, job_id: str) -> dict[str, Any]:
     return job
 
 
-def test_worker_completes_and_fails_jobs(serve: Serve, start: Start) -> None:
-    server = serve()
+def test_worker_completes_and_fails_jobs(server: ServerProcess, start: Start) -> None:
     good, bad = submit(server, {"seconds": 0.2}), submit(server, {"fail": 'bad "luck"'}, max_attempts=1)
     worker = start(server.url)
     assert worker.next_line() == f"{good} succeeded"
@@ -93,8 +103,7 @@ def test_worker_completes_and_fails_jobs(serve: Serve, start: Start) -> None:
     assert read(server, bad)["error"]["message"].strip() == 'bad "luck"'
 
 
-def test_payload_that_is_hard_to_read_stops_no_worker(serve: Serve, start: Start) -> None:
-    server = serve()
+def test_payload_that_is_hard_to_read_stops_no_worker(server: ServerProcess, start: Start) -> None:
     deep: list[Any] = []
     for _ in range(95):
         deep = [deep]
@@ -126,8 +135,7 @@ def test_worker_shows_its_api_key_and_ends_when_that_is_refused(serve: Serve, st
     assert start(server.url, api_key="key-of-a-worker").next_line() == f"{job_id} succeeded"
 
 
-def test_handler_stops_when_a_cancel_is_asked_for(serve: Serve, start: Start) -> None:
-    server = serve()
+def test_handler_stops_when_a_cancel_is_asked_for(server: ServerProcess, start: Start) -> None:
     job_id = submit(server, {"seconds": 3600})
     worker = start(server.url, lease_seconds=6)
     wait_for_lease(server, job_id)
@@ -136,8 +144,9 @@ def test_handler_stops_when_a_cancel_is_asked_for(serve: Serve, start: Start) ->
     assert read(server, job_id)["error"]["type"] == "cancelled"
 
 
-def test_handler_stops_when_a_heartbeat_says_that_the_lease_is_lost(serve: Serve, start: Start) -> None:
-    server = serve()
+def test_handler_stops_when_a_heartbeat_says_that_the_lease_is_lost(
+    server: ServerProcess, start: Start
+) -> None:
     job_id = submit(server, {"seconds": 3600})
     worker = start(server.url, lease_seconds=6)
     wait_for_lease(server, job_id)
@@ -147,8 +156,9 @@ def test_handler_stops_when_a_heartbeat_says_that_the_lease_is_lost(serve: Serve
     assert worker.next_line() == f"{after} succeeded"
 
 
-def test_complete_without_the_lease_is_refused_and_the_worker_goes_on(serve: Serve, start: Start) -> None:
-    server = serve()
+def test_complete_without_the_lease_is_refused_and_the_worker_goes_on(
+    server: ServerProcess, start: Start
+) -> None:
     job_id = submit(server, {"seconds": 2})
     # Its first heartbeat would be in eighteen seconds at the earliest.
     worker = start(server.url, lease_seconds=60)
@@ -160,8 +170,7 @@ def test_complete_without_the_lease_is_refused_and_the_worker_goes_on(serve: Ser
     assert worker.next_line() == f"{after} succeeded"
 
 
-def test_worker_that_was_paused_cannot_end_the_job_of_another(serve: Serve, start: Start) -> None:
-    server = serve()
+def test_worker_that_was_paused_cannot_end_the_job_of_another(server: ServerProcess, start: Start) -> None:
     job_id = submit(server, {"seconds": 5})
     worker = start(server.url, lease_seconds=3)
     held = wait_for_lease(server, job_id)
@@ -177,8 +186,7 @@ def test_worker_that_was_paused_cannot_end_the_job_of_another(serve: Serve, star
     assert worker.next_line() == f"{after} succeeded"
 
 
-def test_job_is_given_back_when_the_shutdown_takes_too_long(serve: Serve, start: Start) -> None:
-    server = serve()
+def test_job_is_given_back_when_the_shutdown_takes_too_long(server: ServerProcess, start: Start) -> None:
     job_id = submit(server, {"seconds": 3600})
     worker = start(server.url, drain_seconds=1)
     wait_for_lease(server, job_id)
@@ -189,8 +197,9 @@ def test_job_is_given_back_when_the_shutdown_takes_too_long(serve: Serve, start:
     assert (job["state"], job["attempt"]) == ("ready", 0)
 
 
-def test_handler_may_end_in_a_shutdown_and_nothing_more_is_leased(serve: Serve, start: Start) -> None:
-    server = serve()
+def test_handler_may_end_in_a_shutdown_and_nothing_more_is_leased(
+    server: ServerProcess, start: Start
+) -> None:
     job_id, next_id = submit(server, {"seconds": 3}), submit(server, {"seconds": 0})
     worker = start(server.url)
     wait_for_lease(server, job_id)
@@ -200,8 +209,7 @@ def test_handler_may_end_in_a_shutdown_and_nothing_more_is_leased(serve: Serve, 
     assert read(server, next_id)["lease_version"] == 0
 
 
-def test_worker_without_a_job_ends_at_once(serve: Serve, start: Start) -> None:
-    server = serve()
+def test_worker_without_a_job_ends_at_once(server: ServerProcess, start: Start) -> None:
     worker = start(server.url)
     for _ in range(2):
         job_id = submit(server, {"seconds": 0})
@@ -227,9 +235,8 @@ def test_job_outlives_a_restart_of_the_service(serve: Serve, start: Start) -> No
 
 
 def test_lost_answers_are_repaired_by_the_same_calls(
-    serve: Serve, start: Start, losing: Callable[[ServerProcess], LostAnswers]
+    server: ServerProcess, start: Start, losing: Callable[[ServerProcess], LostAnswers]
 ) -> None:
-    server = serve()
     proxy = losing(server)
     job_id = submit(server, {"seconds": 4})
     worker = start(proxy.url, lease_seconds=9)

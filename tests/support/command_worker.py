@@ -66,10 +66,11 @@ class Work:
 
 
 class Service:
-    """The service's side: jobs are made, looked at and awaited."""
+    """The service's side: jobs are made in one queue, looked at and awaited."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, queue: str) -> None:
         self.url = url
+        self.queue = queue
         self._http = httpx.Client(base_url=url, timeout=LIMIT_SECONDS)
 
     def post(self, path: str, body: Any) -> Any:
@@ -78,9 +79,8 @@ class Service:
         return answer.json()
 
     def submit(self, payload: Any = None, **members: Any) -> str:
-        job_id: str = self.post("/v1/jobs", {"kind": "any", "queue": "q", "payload": payload, **members})[
-            "id"
-        ]
+        body = {"kind": "any", "queue": self.queue, "payload": payload, **members}
+        job_id: str = self.post("/v1/jobs", body)["id"]
         return job_id
 
     def job(self, job_id: str) -> Any:

@@ -13,30 +13,18 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 from fencepost import Client
-from psycopg import sql
 
 from tests.clients.python.running import Program
-from tests.conftest import database_of, servers_on
+from tests.support.server import ServerProcess
 
 _PROGRAMS = Path(__file__).with_name("programs.py")
 
 
-@pytest.fixture(scope="session")
-def url(admin_url: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    name = f"fencepost_client_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(admin_url, autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY").format(
-                sql.Identifier(name), sql.Identifier(template)
-            )
-        )
-    with servers_on(database_of(admin_url, name), folder=tmp_path_factory.mktemp("service")) as start:
-        yield start(reaper_interval_seconds=0.2).url
-    with psycopg.connect(admin_url, autocommit=True) as connection:
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+@pytest.fixture
+def url(shared_service: ServerProcess) -> str:
+    return shared_service.url
 
 
 @pytest.fixture
