@@ -14,7 +14,7 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 serve: $(INSTALLED)
 	@exec $(VENV)/bin/fencepost serve $(ARGS)
 
-# Runs all tests, on up to four cores; `make test ARGS="-k lease"` passes options on.
+# Runs all tests, in up to four processes; `make test ARGS="-k lease"` passes options on.
 test: $(INSTALLED_DEV)
 	@exec $(VENV)/bin/pytest $(PARALLEL) $(ARGS)
 

@@ -61,8 +61,8 @@ _TOLD = "told"
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Run two processes a core: the tests of clients and of faults wait more than they compute."""
-    return 2 * (os.cpu_count() or 1)
+    """Run one process more than there are cores: the tests of clients and of faults mostly wait."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
