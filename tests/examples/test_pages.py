@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.documents import ROOT, anchor, headings, links, read
+from tests.docs.documents import README, ROOT, anchor, code, headings, links, read, section
 from tests.docs.test_pages import MACHINE_PATH
 
 FOLDERS = [ROOT / "examples" / name for name in ("fences", "paused-worker")]
@@ -29,3 +29,10 @@ def test_page_names_every_file_beside_it_and_leads_nowhere_else(folder: Path) ->
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_example_names_no_path_of_a_machine(path: Path) -> None:
     assert MACHINE_PATH.findall(read(path)) == []
+
+
+def test_readme_shows_the_summary_that_the_demonstration_ends_with() -> None:
+    summary = code(section(read(README), "## The stale worker"), "text")
+    assert "charged twice" in summary
+    # The whole output is compared with what the demonstration prints.
+    assert summary in code(read(ROOT / "examples" / "paused-worker" / "README.md"), "text")
