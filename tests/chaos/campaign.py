@@ -37,9 +37,9 @@ ALL = (*SHARED, OWN_DATABASE)
 TROUBLE = (*database_faults.ALL, kill_of(POSTGRES))
 UNFINISHED = ("scheduled", "ready", "running")
 _STATES = (*UNFINISHED, *sorted(TERMINAL))
-# A job moves while it is looked for. Against its way, and once more where it began, none is missed: a failed
-# one waits for longer than all of these looks take.
-_LOOKS = ("running", "ready", "scheduled", "running")
+# A job moves while it is looked for. Against its way, once more where it began, and all of it twice: one that
+# fails and waits would have to be out of sight each time.
+_LOOKS = ("running", "ready", "scheduled", "running") * 2
 _DRAIN_SECONDS = 120.0
 _PAGE = 200
 

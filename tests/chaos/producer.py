@@ -24,7 +24,6 @@ class JobMaker:
         """Return a mark and the body of a job."""
         mark, job = self._make_plain()
         if self._is_scripted:
-            job["max_attempts"] = self._chance.randint(1, MOST_ATTEMPTS)
             job["payload"] = {"steps": steps_by(self._chance, make_child=lambda: self._make_plain()[1])}
         return mark, job
 
@@ -32,13 +31,16 @@ class JobMaker:
         self._count += 1
         mark = f"{self._name}-{self._count}"
         job: Json = {
-            "kind": KIND if self._is_scripted else "chaos",
+            "kind": "chaos",
             "queue": self._chance.choice(self._queues),
             "priority": self._chance.randint(-1, 1),
             "max_attempts": self._chance.choice([1, 3, 1000, 1000, 1000]),
             "backoff": {"type": "fixed", "base_seconds": 0.2},
             "metadata": {"mark": mark},
         }
+        if self._is_scripted:
+            attempts = self._chance.randint(1, MOST_ATTEMPTS)
+            job |= {"kind": KIND, "max_attempts": attempts, "payload": {"steps": []}}
         roll = self._chance.random()
         if roll < 0.2:
             job["delay_seconds"] = round(self._chance.uniform(0.1, 2.0), 3)
