@@ -15,6 +15,7 @@ import pytest
 
 from app.embedded.server import BundledServer
 from app.main import migrate
+from tests.support.processes import answers_of
 from tests.support.raw_calls import RawCall
 from tests.support.server import ServerProcess
 from tests.support.standing_rules import Caller, Json, Seen, check, until
@@ -103,9 +104,8 @@ def _frozen(server: BundledServer) -> Iterator[None]:
     frozen: set[psutil.Process] = set()
     # Twice: a process may have been born while the others were stopped.
     for _ in range(2):
-        for process in {postmaster, *postmaster.children()} - frozen:
-            process.send_signal(signal.SIGSTOP)
-            frozen.add(process)
+        others = {postmaster, *postmaster.children()} - frozen
+        frozen |= answers_of(others, lambda process: process.send_signal(signal.SIGSTOP)).keys()
     try:
         yield
     finally:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from app.embedded.server import BundledServer
+from tests.support.processes import answers_of
 from tests.support.raw_calls import RawCall
 from tests.support.server import ServerProcess
 from tests.support.standing_rules import Caller, Json, Seen, Start, check, until
@@ -194,7 +195,8 @@ async def test_two_processes_behind_one_address_share_the_work_and_outlive_one_o
     os.kill(min(children), signal.SIGKILL)
 
     async def is_replaced() -> bool:
-        alive = {child.pid for child in parent.children() if child.status() != psutil.STATUS_ZOMBIE}
+        states = answers_of(parent.children(), lambda child: child.status())
+        alive = {child.pid for child, state in states.items() if state != psutil.STATUS_ZOMBIE}
         return len(alive - {min(children)}) == 2
 
     await until(is_replaced)

@@ -21,6 +21,7 @@ from app.embedded.server import BundledServer
 from tests.chaos.crew import Crew
 from tests.chaos.history import now
 from tests.chaos.tether import ROOT, tethered
+from tests.support.processes import answers_of
 from tests.support.server import free_port
 
 POSTGRES = "bundled PostgreSQL"
@@ -120,10 +121,13 @@ class Replica:
         if self._process is None or self._process.poll() is not None:
             return []
         try:
-            names = {child.pid: child.name() for child in psutil.Process(self._process.pid).children()}
+            children = psutil.Process(self._process.pid).children()
         except psutil.NoSuchProcess:
             return []
-        return sorted(pid for pid, name in names.items() if (name == "postgres") == (kind == POSTGRES))
+        names = answers_of(children, lambda child: child.name())
+        return sorted(
+            child.pid for child, name in names.items() if (name == "postgres") == (kind == POSTGRES)
+        )
 
     def keep_running(self) -> None:
         """Start it again if it has ended; one that had served and was not told to end is complained of.

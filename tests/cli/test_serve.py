@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from app.embedded.server import BundledServer
+from tests.support.processes import answers_of
 
 _LIMIT_SECONDS = 30.0
 _END_SECONDS = 10.0
@@ -129,11 +130,11 @@ def test_a_signal_answers_every_parked_poll_and_ends_with_code_0(
 
 
 def _established_count(parent: psutil.Process) -> int:
-    found = 0
-    for process in [parent, *parent.children()]:
-        if process.name() != "postgres":
-            found += len([c for c in process.net_connections("tcp") if c.status == psutil.CONN_ESTABLISHED])
-    return found
+    def connections(process: psutil.Process) -> list[str]:
+        return [] if process.name() == "postgres" else [c.status for c in process.net_connections("tcp")]
+
+    each = answers_of([parent, *parent.children()], connections)
+    return sum(states.count(psutil.CONN_ESTABLISHED) for states in each.values())
 
 
 @pytest.mark.slow
@@ -189,9 +190,8 @@ def test_a_server_process_that_died_is_replaced(serve: Callable[..., Service]) -
     parent = psutil.Process(service.process.pid)
 
     def server_processes() -> set[int]:
-        # as_dict leaves out the command line of a zombie, where cmdline() would raise.
-        commands = {child.pid: child.as_dict(["cmdline"])["cmdline"] for child in parent.children()}
-        return {pid for pid, command in commands.items() if "serve-process" in (command or [])}
+        commands = answers_of(parent.children(), lambda child: child.cmdline())
+        return {child.pid for child, command in commands.items() if "serve-process" in command}
 
     before = server_processes()
     assert len(before) == 2

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.docs.documents import ROOT, code, read
+from tests.support.processes import answers_of
 
 FOLDER = ROOT / "examples" / "paused-worker"
 FENCE = "if account.execute(TAKE_FENCE, facts).rowcount == 0:  # This line makes the difference.\n"
@@ -102,8 +103,8 @@ def test_demonstration_that_is_ended_while_a_worker_is_frozen_leaves_no_process(
         if "SIGSTOP" in line:
             break
     children = psutil.Process(demonstration.pid).children(recursive=True)
-    assert "postgres" in {child.name() for child in children}
-    assert psutil.STATUS_STOPPED in {child.status() for child in children}
+    assert "postgres" in answers_of(children, lambda child: child.name()).values()
+    assert psutil.STATUS_STOPPED in answers_of(children, lambda child: child.status()).values()
     demonstration.send_signal(number)
     _, complaints = demonstration.communicate(timeout=DEADLINE_SECONDS)
     assert (demonstration.returncode, complaints) == (exit_code, "")
