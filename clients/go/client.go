@@ -123,7 +123,7 @@ func (c *Client) Get(ctx context.Context, jobID string) (*JobInfo, error) {
 // Wait returns a job when it is finished. When the context ends before, the context's error comes with the job as
 // it was last seen, nil if it never was.
 func (c *Client) Wait(ctx context.Context, jobID string) (*JobInfo, error) {
-	path := fmt.Sprintf("%s?wait_seconds=%v", jobPath(jobID), longPoll.Seconds())
+	path := fmt.Sprintf("%s?wait_seconds=%v", jobPath(jobID), inSeconds(longPoll))
 	waiting := *c
 	waiting.patience.try += longPoll
 	seen, err := c.Get(ctx, jobID)

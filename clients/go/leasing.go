@@ -91,7 +91,7 @@ func (s *session) lease(ctx context.Context, maxJobs int) (granted, error) {
 	for {
 		body, err := encode(leaseRequest{
 			WorkerID: s.options.WorkerID, Queues: s.options.Queues, MaxJobs: maxJobs,
-			WaitSeconds: s.options.Wait.Seconds(), LeaseSeconds: s.options.Lease.Seconds(), RequestID: randomUUID(),
+			WaitSeconds: inSeconds(s.options.Wait), LeaseSeconds: inSeconds(s.options.Lease), RequestID: randomUUID(),
 		})
 		if err != nil {
 			return granted{}, err

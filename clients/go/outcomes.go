@@ -224,7 +224,7 @@ func failedWith(key leaseKey, failed Fail) outcome {
 		item.Retryable = new(bool)
 	}
 	if failed.RetryAfter != 0 {
-		pause := max(failed.RetryAfter, 0).Seconds()
+		pause := inSeconds(max(failed.RetryAfter, 0))
 		item.RetryAfterSeconds = &pause
 	}
 	// Nothing is left in it that cannot be written.

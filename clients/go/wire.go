@@ -31,7 +31,7 @@ func seconds(d time.Duration) *float64 {
 	if d == 0 {
 		return nil
 	}
-	number := d.Seconds()
+	number := inSeconds(d)
 	return &number
 }
 
@@ -40,8 +40,14 @@ func optional(d *time.Duration) *float64 {
 	if d == nil {
 		return nil
 	}
-	number := d.Seconds()
+	number := inSeconds(*d)
 	return &number
+}
+
+// inSeconds is the number that is nearest to a duration. Its own Seconds() adds whole seconds and a rounded
+// fraction: it makes 1.9409999999999998 of 1.941 s.
+func inSeconds(d time.Duration) float64 {
+	return float64(d) / float64(time.Second)
 }
 
 func optionalDuration(seconds *float64) *time.Duration {

@@ -101,6 +101,7 @@ MISTAKES = {
     "drains_for_ever": ["drain-without-the-service"],
     "no_idempotency_key": ["submit"],
     "ignores_given_key": ["submit-with-a-key"],
+    "rounds_durations": ["durations-as-given"],
     "one_key_for_all": ["a-key-for-each-job"],
     "batch_without_keys": ["a-key-for-each-job"],
     "new_key_each_try": ["submit-answer-lost", "batch-answer-lost"],

@@ -21,6 +21,9 @@ class Producer:
 
     def submit(self, body: Mapping[str, Any]) -> Reply:
         job = dict(body)
+        if self._wrong("rounds_durations") and "delay_seconds" in job:
+            whole, fraction = divmod(job["delay_seconds"], 1)
+            job["delay_seconds"] = whole + round(fraction, 9)
         given = job.pop("idempotency_key", None)
         key = self._key() if given is None or self._wrong("ignores_given_key") else given
         return self._repeat("/v1/jobs", encode(job), key)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"time"
 
@@ -70,5 +71,10 @@ func span(seconds float64) time.Duration {
 	if seconds == 0 {
 		return -1
 	}
-	return time.Duration(seconds * float64(time.Second))
+	return duration(seconds)
+}
+
+// duration is the one that is nearest: what is cut off instead would make 1.014999999 s of 1.015.
+func duration(seconds float64) time.Duration {
+	return time.Duration(math.Round(seconds * float64(time.Second)))
 }

@@ -83,9 +83,9 @@ func submission(body json.RawMessage) (fencepost.Submission, error) {
 		Kind: told.Kind, Queue: told.Queue, Priority: told.Priority, RunAt: told.RunAt,
 		MaxAttempts: told.MaxAttempts, Backoff: told.Backoff, Metadata: told.Metadata,
 		IdempotencyKey:  told.IdempotencyKey,
-		Delay:           time.Duration(told.DelaySeconds * float64(time.Second)),
-		MaxRuntime:      time.Duration(told.MaxRuntimeSeconds * float64(time.Second)),
-		ProgressTimeout: time.Duration(told.ProgressTimeoutSeconds * float64(time.Second)),
+		Delay:           duration(told.DelaySeconds),
+		MaxRuntime:      duration(told.MaxRuntimeSeconds),
+		ProgressTimeout: duration(told.ProgressTimeoutSeconds),
 	}
 	if told.Payload != nil {
 		made.Payload = told.Payload

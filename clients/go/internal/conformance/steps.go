@@ -101,7 +101,7 @@ func (h *handling) do(ctx context.Context, each step) error {
 		h.noteStop(ctx)
 		return context.Cause(ctx)
 	case each.Stubborn != nil:
-		time.Sleep(time.Duration(*each.Stubborn * float64(time.Second)))
+		time.Sleep(duration(*each.Stubborn))
 		return nil
 	case each.Progress != nil:
 		percent := fencepost.NoPercent
@@ -145,7 +145,7 @@ func (s step) outcome() (result any, err error, isFinal bool) {
 	case s.Raise != nil:
 		return nil, errors.New(*s.Raise), true
 	case s.Release != nil:
-		return nil, fencepost.Release{Delay: time.Duration(s.Release.DelaySeconds * float64(time.Second)), Reason: s.Release.Reason}, true
+		return nil, fencepost.Release{Delay: duration(s.Release.DelaySeconds), Reason: s.Release.Reason}, true
 	case s.Settled:
 		return fencepost.Settled, nil, true
 	}
@@ -164,7 +164,7 @@ func (f failStep) failure() error {
 }
 
 func (h *handling) sleep(ctx context.Context, seconds float64) error {
-	timer := time.NewTimer(time.Duration(seconds * float64(time.Second)))
+	timer := time.NewTimer(duration(seconds))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
