@@ -12,7 +12,7 @@ from app.domain.caller import ANONYMOUS
 from app.domain.calls import Completion, Heartbeat, LeaseRequest
 from app.domain.errors import InvalidRequest, TooLarge
 from app.domain.failure import dropped_details, error_text
-from app.domain.idempotency import complete_fingerprint, fingerprint, submit_fingerprint
+from app.domain.idempotency import complete_fingerprint, duration, fingerprint, submit_fingerprint
 from app.domain.job import DEFAULT_BACKOFF, Backoff, BackoffType, JobSpec, Outcome, Parent, Token
 from app.domain.machine import Ending
 from app.operations.lease import Wish
@@ -212,7 +212,7 @@ def failing(job_id: str, body: schemas.FailRequest, limits: Limits) -> Closing:
     )
     meaning = fingerprint(
         "fail",
-        {"retryable": body.retryable, "retry_after_seconds": body.retry_after_seconds},
+        {"retryable": body.retryable, "retry_after_seconds": duration(body.retry_after_seconds)},
         opaque={"error": text},
     )
     return Closing(Token(job_id, body.lease_version), ending, meaning)
@@ -224,5 +224,7 @@ def releasing(job_id: str, body: schemas.ReleaseRequest) -> Closing:
     if body.reason is not None:
         text = error_text(type="released", message=body.reason, details=None)
     ending = Ending(Outcome.RELEASED, error=text, delay_seconds=body.delay_seconds)
-    meaning = fingerprint("release", {"delay_seconds": body.delay_seconds, "reason": body.reason}, opaque={})
+    meaning = fingerprint(
+        "release", {"delay_seconds": duration(body.delay_seconds), "reason": body.reason}, opaque={}
+    )
     return Closing(Token(job_id, body.lease_version), ending, meaning)

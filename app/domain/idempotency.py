@@ -44,17 +44,17 @@ def submit_members(spec: JobSpec) -> dict[str, object]:
         "queue": spec.queue,
         "priority": spec.priority,
         "run_at": instant(spec.run_at),
-        "delay_seconds": spec.delay_seconds,
+        "delay_seconds": duration(spec.delay_seconds),
         "max_attempts": spec.max_attempts,
         "backoff": [
             spec.backoff.type.value,
-            spec.backoff.base_seconds,
+            duration(spec.backoff.base_seconds),
             spec.backoff.factor,
-            spec.backoff.max_seconds,
+            duration(spec.backoff.max_seconds),
             spec.backoff.jitter,
         ],
-        "max_runtime_seconds": spec.max_runtime_seconds,
-        "progress_timeout_seconds": spec.progress_timeout_seconds,
+        "max_runtime_seconds": duration(spec.max_runtime_seconds),
+        "progress_timeout_seconds": duration(spec.progress_timeout_seconds),
         "metadata": spec.metadata,
         "parent": None if spec.parent is None else spec.parent.job_id,
     }
@@ -63,6 +63,11 @@ def submit_members(spec: JobSpec) -> dict[str, object]:
 def submit_fingerprint(spec: JobSpec) -> bytes:
     """Return the fingerprint that an idempotency key is bound to."""
     return fingerprint("submit", submit_members(spec), opaque={"payload": spec.payload})
+
+
+def duration(seconds: float | None) -> float | None:
+    """Round to the microseconds that are kept: 1.9409999999999998, as some clocks compute it, is 1.941."""
+    return None if seconds is None else round(seconds, 6)
 
 
 def instant(at: datetime | None) -> str | None:

@@ -74,6 +74,20 @@ def test_who_asks_and_how_often_does_not_count(members: dict[str, Any]) -> None:
     assert changed(**members) == submit_fingerprint(BASE)
 
 
+@pytest.mark.parametrize(
+    "member",
+    ["delay_seconds", "max_runtime_seconds", "progress_timeout_seconds", "base_seconds", "max_seconds"],
+)
+def test_a_duration_that_another_language_computes_is_the_same_to_the_microsecond(member: str) -> None:
+    def asked(seconds: float) -> bytes:
+        if member in {"base_seconds", "max_seconds"}:
+            return changed(backoff=msgspec.structs.replace(Backoff(), **{member: seconds}))
+        return changed(**{member: seconds})
+
+    assert asked(1.9409999999999998) == asked(1.941)
+    assert asked(1.941001) != asked(1.941)
+
+
 def test_the_parent_job_counts_and_its_lease_version_does_not() -> None:
     assert changed(parent=Parent("p", 1)) == changed(parent=Parent("p", 2))
     assert changed(parent=Parent("p", 1)) != changed(parent=Parent("q", 1))
