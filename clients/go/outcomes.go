@@ -46,13 +46,19 @@ func (f Fail) Error() string { return f.Message }
 // Unwrap returns the error that Permanent or RetryAfter was given.
 func (f Fail) Unwrap() error { return f.cause }
 
-// Permanent makes an error one that makes the job dead.
+// Permanent makes an error one that makes the job dead. No error stays none.
 func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
 	return Fail{Type: typeName(err), Message: err.Error(), Permanent: true, cause: err}
 }
 
-// RetryAfter makes an error one after which the job is tried again when the pause is over.
+// RetryAfter makes an error one after which the job is tried again when the pause is over. No error stays none.
 func RetryAfter(pause time.Duration, err error) error {
+	if err == nil {
+		return nil
+	}
 	if pause == 0 {
 		pause = -1
 	}
@@ -61,7 +67,7 @@ func RetryAfter(pause time.Duration, err error) error {
 
 // Release is an error that gives the job back, and its attempt too: it cannot be done now.
 type Release struct {
-	// Delay is how long nobody is to have it; 0 is not at all.
+	// Delay is how long nobody is to have it; 0 is not at all, and so is a time that has passed.
 	Delay time.Duration
 	// Reason is for people; it may be empty.
 	Reason string
@@ -115,6 +121,17 @@ type leaseKeyWire struct {
 }
 
 func (k leaseKey) wire() leaseKeyWire { return leaseKeyWire{k.jobID, k.version} }
+
+// outcomeOf is decide for values that may do anything: the methods of an error that is a nil pointer panic, for one.
+// They are a handler's, and fail its job as a panic of the handler does.
+func outcomeOf(key leaseKey, result any, err error, stop error) (decided outcome) {
+	defer func() {
+		if value := recover(); value != nil {
+			decided = decide(key, nil, panicked(value), stop)
+		}
+	}()
+	return decide(key, result, err, stop)
+}
 
 // decide says what to send for what a handler returned; stop is why it had to stop, nil if it had not.
 func decide(key leaseKey, result any, err error, stop error) outcome {
@@ -233,7 +250,7 @@ func failedWith(key leaseKey, failed Fail) outcome {
 }
 
 func released(key leaseKey, given Release) outcome {
-	encoded, _ := encode(releasing{key.wire(), seconds(given.Delay), given.Reason})
+	encoded, _ := encode(releasing{key.wire(), seconds(max(given.Delay, 0)), given.Reason})
 	return outcome{release, encoded}
 }
 

@@ -16,6 +16,10 @@ type outOfStock struct{}
 
 func (outOfStock) Error() string { return "out of stock" }
 
+type noStock struct{ item string }
+
+func (n *noStock) Error() string { return n.item }
+
 type writesBadly struct{}
 
 func (writesBadly) MarshalJSON() ([]byte, error) { panic("no") }
@@ -61,6 +65,8 @@ func TestWhatAHandlerReturnsDecidesHowItsJobEnds(t *testing.T) {
 			"retried at once", nil, RetryAfter(0, errors.New("no")), nil, fail,
 			`,"error":{"type":"error","message":"no"},"retry_after_seconds":0`,
 		},
+		{"no error made permanent", 1, Permanent(nil), nil, complete, `,"result":1`},
+		{"no error retried later", 1, RetryAfter(time.Minute, nil), nil, complete, `,"result":1`},
 		{
 			"a fail is found in its wrapping", nil, fmt.Errorf("x: %w", Fail{Message: "m", Details: 1}), nil, fail,
 			`,"error":{"type":"fail","message":"m","details":1}`,
@@ -70,6 +76,7 @@ func TestWhatAHandlerReturnsDecidesHowItsJobEnds(t *testing.T) {
 			`,"error":{"type":"fail","message":"m","details":{"dropped":true,"reason":"json: unsupported value: NaN"}}`,
 		},
 		{"a release", nil, Release{Delay: time.Minute, Reason: "busy"}, nil, release, `,"delay_seconds":60,"reason":"busy"`},
+		{"a release until a time that has passed", nil, Release{Delay: -time.Minute}, nil, release, ``},
 		{"a release as the result", Release{}, nil, nil, release, ``},
 		{"a fail as the result", Fail{Message: "m"}, nil, nil, fail, `,"error":{"type":"fail","message":"m"}`},
 		{
@@ -152,6 +159,22 @@ func TestARefusedEndIsReducedOnceAndThenGivenUp(t *testing.T) {
 				t.Errorf("%s is sent as well", again.item)
 			}
 		})
+	}
+}
+
+func TestAnErrorThatPanicsWhenItIsAskedFailsItsJobOnly(t *testing.T) {
+	var typed *noStock
+	var failed *Fail
+	for _, err := range []error{typed, failed} {
+		if got := outcomeOf(aKey, nil, err, nil); got.verb != fail || !strings.Contains(string(got.item), `"type":"panic"`) {
+			t.Errorf("%T: %s %s", err, got.verb, got.item)
+		}
+		if got := outcomeOf(aKey, nil, err, &LeaseLost{}); got.verb != nothing {
+			t.Errorf("%T under a lost lease: %s", err, got.item)
+		}
+		if got := outcomeOf(aKey, nil, err, ErrShutdown); got.verb != release {
+			t.Errorf("%T in a shutdown: %s", err, got.item)
+		}
 	}
 }
 

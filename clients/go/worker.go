@@ -202,6 +202,5 @@ func (s *session) start(l *lease) {
 
 func (s *session) settle(l *lease, result any, err error) {
 	// A look at the clock comes first: the process may just have been woken.
-	outcome := decide(l.key(), result, err, s.leases.stopReason(l))
-	s.ends.add(l, outcome)
+	s.ends.add(l, outcomeOf(l.key(), result, err, s.leases.stopReason(l)))
 }

@@ -124,9 +124,11 @@ func TestAPanicFailsTheJobAndTheWorkerGoesOn(t *testing.T) {
 	queue := queueOf(t)
 	bad := submit(t, fencepost.Submission{Kind: "bad", Queue: queue, MaxAttempts: 1})
 	gone := submit(t, fencepost.Submission{Kind: "gone", Queue: queue, MaxAttempts: 1})
+	none := submit(t, fencepost.Submission{Kind: "none", Queue: queue, MaxAttempts: 1})
 	worker := work(t, fencepost.WorkerOptions{Queues: []string{queue}}, handlers{
 		"bad":  func(context.Context, *fencepost.Job) (any, error) { panic("boom") },
 		"gone": func(context.Context, *fencepost.Job) (any, error) { return exits(), nil },
+		"none": func(context.Context, *fencepost.Job) (any, error) { return nil, (*noAddress)(nil) },
 		"good": func(context.Context, *fencepost.Job) (any, error) { return 1, nil },
 	})
 	failed := finished(t, bad.ID, fencepost.Dead).Error
@@ -136,9 +138,17 @@ func TestAPanicFailsTheJobAndTheWorkerGoesOn(t *testing.T) {
 	if failed := finished(t, gone.ID, fencepost.Dead).Error; failed.Type != "goexit" {
 		t.Errorf("%+v", failed)
 	}
+	if failed := finished(t, none.ID, fencepost.Dead).Error; failed.Type != "panic" {
+		t.Errorf("%+v", failed)
+	}
 	finished(t, submit(t, fencepost.Submission{Kind: "good", Queue: queue}).ID, fencepost.Succeeded)
 	worker.stop(t)
 }
+
+// noAddress is an error whose nil pointer is one too, and cannot say what it is.
+type noAddress struct{ to string }
+
+func (n *noAddress) Error() string { return "no address " + n.to }
 
 // exits ends the goroutine, as a test's FailNow does.
 func exits() any {
