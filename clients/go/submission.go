@@ -92,7 +92,9 @@ func (s Submission) wire() submissionWire {
 		ProgressTimeout: seconds(s.ProgressTimeout), Metadata: s.Metadata, Parent: s.Parent,
 	}
 	if !s.RunAt.IsZero() {
-		wire.RunAt = &s.RunAt
+		// An offset of minutes and seconds would lose the seconds.
+		runAt := s.RunAt.UTC()
+		wire.RunAt = &runAt
 	}
 	return wire
 }
