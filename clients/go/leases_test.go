@@ -21,6 +21,17 @@ func holding(t *testing.T, concurrency int) *leases {
 	return newLeases(context.Background(), options, nil)
 }
 
+func TestALeaseCallWaitsForAThirdOfALeaseAtMost(t *testing.T) {
+	for lease, want := range map[time.Duration]time.Duration{
+		3 * time.Second: time.Second, time.Minute: 20 * time.Second, time.Hour: 20 * time.Second,
+	} {
+		options, err := WorkerOptions{Queues: []string{"q"}, Lease: lease}.complete()
+		if err != nil || options.Wait != want {
+			t.Errorf("%v for a lease of %v, %v", options.Wait, lease, err)
+		}
+	}
+}
+
 func jobOf(id string, version int64) *Job { return &Job{ID: id, LeaseVersion: version} }
 
 // held takes one lease that was asked for some time ago.

@@ -25,7 +25,7 @@ type WorkerOptions struct {
 	Concurrency int
 	// Lease is how long a dead worker keeps a job: 60 s. It says nothing of how long a handler may run.
 	Lease time.Duration
-	// Wait is how long a lease call waits for work: 20 s.
+	// Wait is how long a lease call waits for work: 20 s, and never more than a third of a Lease.
 	Wait time.Duration
 	// Drain is how long handlers may go on after the worker was told to end: 20 s.
 	Drain time.Duration
@@ -113,7 +113,8 @@ func (o WorkerOptions) complete() (WorkerOptions, error) {
 		return o, errors.New("fencepost: a lease cannot be negative")
 	}
 	o.Lease = orDefault(o.Lease, time.Minute)
-	o.Wait = max(orDefault(o.Wait, 20*time.Second), 0)
+	// The lease counts from before the call.
+	o.Wait = min(max(orDefault(o.Wait, 20*time.Second), 0), o.Lease/3)
 	o.Drain = max(orDefault(o.Drain, 20*time.Second), 0)
 	o.Grace = max(orDefault(o.Grace, 5*time.Second), 0)
 	o.WorkerID = orDefault(o.WorkerID, newWorkerID())
