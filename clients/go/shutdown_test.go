@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
+	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -100,7 +103,11 @@ func TestASignalEndsTheWorker(t *testing.T) {
 	queue := queueOf(t)
 	signalled := fencepost.NewWorker(service(t), fencepost.WorkerOptions{Queues: []string{queue}, Logger: quiet()})
 	signalled.HandleOthers(func(context.Context, *fencepost.Job) (any, error) {
-		return nil, syscall.Kill(syscall.Getpid(), syscall.SIGTERM)
+		self, err := os.FindProcess(os.Getpid())
+		if err != nil {
+			return nil, err
+		}
+		return nil, self.Signal(syscall.SIGTERM)
 	})
 	job := submit(t, fencepost.Submission{Kind: "kill", Queue: queue})
 	go func() { ended <- signalled.Run(context.Background()) }()
@@ -108,6 +115,39 @@ func TestASignalEndsTheWorker(t *testing.T) {
 		t.Error(err)
 	}
 	finished(t, job.ID, fencepost.Succeeded)
+}
+
+func TestAWorkerThatHasEndedLeavesNoGoroutines(t *testing.T) {
+	before := runtime.NumGoroutine()
+	queue := queueOf(t)
+	jobs := make([]fencepost.Submission, 20)
+	for i := range jobs {
+		jobs[i] = fencepost.Submission{Kind: "quick", Queue: queue}
+	}
+	submitter := http.DefaultTransport.(*http.Transport).Clone()
+	defer submitter.CloseIdleConnections()
+	producer := fencepost.NewClient(service(t), fencepost.ClientOptions{HTTPClient: &http.Client{Transport: submitter}})
+	if _, err := producer.SubmitMany(within(t), jobs); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{}, len(jobs))
+	worker := work(t, fencepost.WorkerOptions{Queues: []string{queue}, Concurrency: 100}, handlers{
+		"quick": func(context.Context, *fencepost.Job) (any, error) {
+			done <- struct{}{}
+			return nil, nil
+		},
+	})
+	for range jobs {
+		received(t, done)
+	}
+	worker.stop(t)
+	submitter.CloseIdleConnections()
+	for ctx := within(t); runtime.NumGoroutine() > before; {
+		if !pause(ctx) {
+			stacks := make([]byte, 1<<16)
+			t.Fatalf("%d goroutines, not %d: %s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+		}
+	}
 }
 
 func TestARefusedSetUpIsAnError(t *testing.T) {
