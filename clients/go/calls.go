@@ -3,16 +3,18 @@ package fencepost
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 )
 
 const (
@@ -26,6 +28,8 @@ type caller struct {
 	apiKey  string
 	http    *http.Client
 	outage  *outage
+	// mistake says why no call can be sent at all; nil when they can.
+	mistake error
 }
 
 type call struct {
@@ -64,20 +68,46 @@ func newCaller(baseURL, apiKey string, client *http.Client, log *slog.Logger) *c
 		apiKey:  apiKey,
 		http:    client,
 		outage:  &outage{log: log},
+		mistake: mistakeIn(baseURL, apiKey),
 	}
 }
 
+// mistakeIn finds what no request can be made of: repeated, it would look like a service that is away.
+func mistakeIn(baseURL, apiKey string) error {
+	parsed, err := url.Parse(baseURL)
+	switch {
+	case err != nil:
+		return fmt.Errorf("fencepost: the service has no such address: %w", err)
+	case parsed.Scheme != "http" && parsed.Scheme != "https", parsed.Host == "":
+		return fmt.Errorf("fencepost: the service has an address such as http://127.0.0.1:8000, not %q", baseURL)
+	case strings.ContainsFunc(apiKey, unicode.IsControl):
+		return errors.New("fencepost: the API key has a control character, perhaps the newline of its file")
+	}
+	return nil
+}
+
 func defaultHTTPClient() *http.Client {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
+	return &http.Client{
+		Transport: ownTransport(http.DefaultTransport),
+		// A redirect would turn a POST into a GET.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// ownTransport copies the program's default. One that is wrapped, for tracing say, is used as it is.
+func ownTransport(standard http.RoundTripper) http.RoundTripper {
+	plain, isPlain := standard.(*http.Transport)
+	if !isPlain {
+		return standard
+	}
+	transport := plain.Clone()
 	// The default keeps two, and a worker has a call of each verb on its way.
 	transport.MaxIdleConnsPerHost = transport.MaxIdleConns
 	// The service closes a connection after 75 idle seconds; a call should not meet it at that.
 	transport.IdleConnTimeout = time.Minute
-	return &http.Client{
-		Transport: transport,
-		// A redirect would turn a POST into a GET.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	// Each call has its own time, and one that leases waits.
+	transport.ResponseHeaderTimeout = 0
+	return transport
 }
 
 // isWeather tells whether the answer says nothing about the call, so that it is to be sent again.
@@ -107,40 +137,40 @@ func (c call) takes(got answer) error {
 	switch {
 	case !c.isAnsweredBy(got):
 		return refusal(got)
-	case c.read != nil && (got.status == http.StatusOK || got.status == http.StatusCreated):
+	case c.read != nil && got.status < 300:
 		return c.read(got.body)
 	}
 	return nil
 }
 
-// into reads a body as JSON.
-func into(value any) func(body []byte) error {
-	return func(body []byte) error { return json.Unmarshal(body, value) }
-}
-
-// retryAfter returns the header's seconds, 0 without one.
+// retryAfter returns how long the header wants the service to be left alone, in seconds or until a date; 0 without one.
 func (a answer) retryAfter() time.Duration {
-	seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
-	if err != nil || seconds < 0 {
+	text := a.header.Get("Retry-After")
+	if seconds, err := strconv.ParseInt(text, 10, 32); err == nil {
+		return time.Duration(max(seconds, 0)) * time.Second
+	}
+	date, err := http.ParseTime(text)
+	if err != nil {
 		return 0
 	}
-	return time.Duration(seconds) * time.Second
+	return max(time.Until(date), 0)
 }
 
-// once sends a call and reads the answer. An error means that none came.
+// once sends a call and reads the answer. An error means that none came which says something about the call; the
+// answer has what came instead, if anything.
 func (c *caller) once(ctx context.Context, call call, timeout time.Duration) (answer, error) {
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	got, err := c.exchange(within, call)
+	if err == nil {
+		err = call.takes(got)
+	}
 	switch {
-	case ctx.Err() != nil:
-		// Whoever gave the call up knows; it says nothing about the service.
-	case err != nil:
-		c.outage.begin(err)
-	case got.status >= 500, call.isHolders && !call.isAnsweredBy(got):
-		c.outage.begin(refusal(got))
-	default:
+	case err == nil:
 		c.outage.end()
+	case ctx.Err() == nil:
+		// Else it was given up, which says nothing about the service.
+		c.outage.begin(err)
 	}
 	return got, err
 }
@@ -173,21 +203,21 @@ func (c *caller) exchange(ctx context.Context, call call) (answer, error) {
 
 // untilAnswered sends the same call until there is an answer that says something about it.
 //
-// The error is the context's cause, or *Unavailable when the patience is over.
+// The error is the context's cause, *Unavailable when the patience is over, or the mistake of which no call can be made.
 func (c *caller) untilAnswered(ctx context.Context, call call, patience patience) (answer, error) {
+	if c.mistake != nil {
+		return answer{}, c.mistake
+	}
 	began := now()
 	var pauses pauses
 	for {
 		got, err := c.once(ctx, call, patience.try)
-		if ctx.Err() != nil && err != nil {
-			return answer{}, context.Cause(ctx)
-		}
-		if err == nil {
-			err = call.takes(got)
-		}
-		if err == nil {
+		switch {
+		case err == nil:
 			got.repeated = pauses.whole > 0
 			return got, nil
+		case ctx.Err() != nil:
+			return answer{}, context.Cause(ctx)
 		}
 		pause := pauses.next(got.retryAfter())
 		if patience.total > 0 && now().add(pause).sub(began) > patience.total {

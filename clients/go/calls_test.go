@@ -157,6 +157,97 @@ func TestARedriveThatWasDoneWithoutAnAnswerIsNoRefusal(t *testing.T) {
 	}
 }
 
+func TestARedriveThatWasRefusedForAFinishedJobIsARefusalAfterARepeatToo(t *testing.T) {
+	refused := says(409, `{"code": "not_redrivable", "job_state": "succeeded"}`)
+	client, _ := scripted(t, ClientOptions{}, says(503, ""), refused, says(200, aJob))
+	var problem *Problem
+	if job, err := client.Redrive(context.Background(), "j", time.Time{}); !errors.As(err, &problem) {
+		t.Fatalf("%+v %v", job, err)
+	}
+}
+
+func TestAnAnswerThatHasNoJobIsNotTheServices(t *testing.T) {
+	elses := says(200, `{"status": "up"}`)
+	batch := says(201, `{"jobs": [{"created": true, "job": `+aJob+`}]}`)
+	for name, ask := range map[string]func(*Client) error{
+		"Submit": func(c *Client) error { _, err := c.Submit(context.Background(), Submission{Kind: "k"}); return err },
+		"Get":    func(c *Client) error { _, err := c.Get(context.Background(), "j"); return err },
+		"SubmitMany": func(c *Client) error {
+			_, err := c.SubmitMany(context.Background(), []Submission{{Kind: "k"}})
+			return err
+		},
+	} {
+		answer := says(200, aJob)
+		if name == "SubmitMany" {
+			answer = batch
+		}
+		client, s := scripted(t, ClientOptions{}, elses, answer)
+		if err := ask(client); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if requests, _ := s.seen(); len(requests) != 2 {
+			t.Errorf("%s: %d requests", name, len(requests))
+		}
+	}
+}
+
+func TestWhatNoCallCanBeMadeOfIsAnErrorAtOnce(t *testing.T) {
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	for _, each := range []struct{ address, key string }{
+		{"127.0.0.1:8000", ""}, {"localhost:8000", ""}, {"", ""}, {"http://", ""}, {"http://127.0.0.1:8000\n", ""},
+		{"http://127.0.0.1:8000", "secret\n"},
+	} {
+		_, err := NewClient(each.address, ClientOptions{APIKey: each.key, Logger: logger}).Get(context.Background(), "j")
+		if err == nil || errors.Is(err, ErrUnavailable) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("client of %q: %v", each.address, err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		err = NewWorker(each.address, WorkerOptions{Queues: []string{"q"}, APIKey: each.key, Logger: logger}).Run(ctx)
+		if err == nil || ctx.Err() != nil {
+			t.Errorf("worker of %q: %v", each.address, err)
+		}
+		cancel()
+	}
+	if log.Len() > 0 {
+		t.Error(log.String())
+	}
+}
+
+func TestAnIdempotencyKeyThatNoHeaderCanHaveIsAnErrorAtOnce(t *testing.T) {
+	client, s := scripted(t, ClientOptions{}, says(201, aJob))
+	_, err := client.Submit(context.Background(), Submission{Kind: "k", IdempotencyKey: "two\nlines"})
+	if requests, _ := s.seen(); err == nil || errors.Is(err, ErrUnavailable) || len(requests) > 0 {
+		t.Fatal(err)
+	}
+}
+
+func TestRetryAfterIsANumberOfSecondsOrADate(t *testing.T) {
+	inAMinute := time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)
+	for text, want := range map[string]time.Duration{
+		"": 0, "soon": 0, "-3": 0, "7": 7 * time.Second, "Thu, 01 Jan 1970 00:00:00 GMT": 0, inAMinute: time.Minute,
+	} {
+		got := answer{header: http.Header{"Retry-After": {text}}}.retryAfter()
+		if got > want || got < want-2*time.Second {
+			t.Errorf("%q is %v", text, got)
+		}
+	}
+}
+
+type traced struct{ http.RoundTripper }
+
+func TestTheProgramsTransportIsUsedWrappedOrNot(t *testing.T) {
+	wrapped := traced{http.DefaultTransport}
+	if got := ownTransport(wrapped); got != wrapped {
+		t.Errorf("%T", got)
+	}
+	impatient := http.DefaultTransport.(*http.Transport).Clone()
+	impatient.ResponseHeaderTimeout = time.Second
+	if got := ownTransport(impatient).(*http.Transport); got == impatient || got.ResponseHeaderTimeout != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestARedirectIsARefusalAndNotFollowed(t *testing.T) {
 	client, s := scripted(t, ClientOptions{}, says(302, "", "Location", "/elsewhere"))
 	var problem *Problem
@@ -186,7 +277,7 @@ func TestPausesAreDoubledUpToTenSecondsAndDrawnBetweenHalfAndTheWhole(t *testing
 func TestTheLogTellsOnceThatTheServiceIsAwayAndOnceThatItIsBack(t *testing.T) {
 	var log bytes.Buffer
 	client, _ := scripted(t, ClientOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))},
-		says(503, ""), says(503, ""), says(503, ""), says(200, aJob))
+		says(503, ""), says(429, ""), says(200, "<html>"), says(200, aJob))
 	for range [2]int{} {
 		if _, err := client.Get(context.Background(), "j"); err != nil {
 			t.Fatal(err)

@@ -2,6 +2,7 @@ package fencepost
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -74,17 +75,19 @@ func orDefault[T comparable](value, standard T) T {
 // Submit creates a job. When it returns without an error, the job is committed.
 func (c *Client) Submit(ctx context.Context, submission Submission) (Submitted, error) {
 	// The key is made before the first try, so that a repeat asks for the same job.
-	key := orDefault(submission.IdempotencyKey, randomUUID())
+	key, err := quotedKey(orDefault(submission.IdempotencyKey, randomUUID()))
+	if err != nil {
+		return Submitted{}, err
+	}
 	body, err := encode(submission.wire())
 	if err != nil {
 		return Submitted{}, err
 	}
-	call := call{
-		method: http.MethodPost, path: "/v1/jobs", body: body,
-		header: map[string]string{"Idempotency-Key": quotedKey(key)},
-	}
 	job := &JobInfo{}
-	got, err := c.do(ctx, call, job)
+	got, err := c.do(ctx, call{
+		method: http.MethodPost, path: "/v1/jobs", body: body, header: map[string]string{"Idempotency-Key": key},
+		read: job.read,
+	})
 	if err != nil {
 		return Submitted{}, err
 	}
@@ -105,7 +108,16 @@ func (c *Client) SubmitMany(ctx context.Context, submissions []Submission) ([]Su
 	var batch struct {
 		Jobs []Submitted `json:"jobs"`
 	}
-	if _, err := c.do(ctx, call{method: http.MethodPost, path: "/v1/jobs/batch", body: body}, &batch); err != nil {
+	read := func(body []byte) error {
+		if err := json.Unmarshal(body, &batch); err != nil {
+			return err
+		}
+		if len(batch.Jobs) != len(items) {
+			return errors.New("the answer has not one job for each that was submitted")
+		}
+		return nil
+	}
+	if _, err := c.do(ctx, call{method: http.MethodPost, path: "/v1/jobs/batch", body: body, read: read}); err != nil {
 		return nil, err
 	}
 	return batch.Jobs, nil
@@ -113,8 +125,12 @@ func (c *Client) SubmitMany(ctx context.Context, submissions []Submission) ([]Su
 
 // Get returns a job as it is now.
 func (c *Client) Get(ctx context.Context, jobID string) (*JobInfo, error) {
+	return c.get(ctx, jobPath(jobID))
+}
+
+func (c *Client) get(ctx context.Context, path string) (*JobInfo, error) {
 	job := &JobInfo{}
-	if _, err := c.do(ctx, call{method: http.MethodGet, path: jobPath(jobID)}, job); err != nil {
+	if _, err := c.do(ctx, call{method: http.MethodGet, path: path, read: job.read}); err != nil {
 		return nil, err
 	}
 	return job, nil
@@ -128,8 +144,8 @@ func (c *Client) Wait(ctx context.Context, jobID string) (*JobInfo, error) {
 	waiting.patience.try += longPoll
 	seen, err := c.Get(ctx, jobID)
 	for err == nil && !seen.State.IsFinished() {
-		job := &JobInfo{}
-		if _, err = waiting.do(ctx, call{method: http.MethodGet, path: path}, job); err == nil {
+		var job *JobInfo
+		if job, err = waiting.get(ctx, path); err == nil {
 			seen = job
 		}
 	}
@@ -151,11 +167,11 @@ func (c *Client) Cancel(ctx context.Context, jobID, reason string, force bool) (
 func (c *Client) Redrive(ctx context.Context, jobID string, runAt time.Time) (*JobInfo, error) {
 	body := map[string]any{}
 	if !runAt.IsZero() {
-		body["run_at"] = runAt
+		body["run_at"] = runAt.UTC()
 	}
 	job, got, err := c.change(ctx, jobID, "/redrive", body)
 	var problem *Problem
-	if got.repeated && errors.As(err, &problem) && problem.Code == "not_redrivable" {
+	if got.repeated && errors.As(err, &problem) && problem.Code == "not_redrivable" && !problem.JobState.IsFinished() {
 		// The try that was not answered has done it.
 		return c.Get(ctx, jobID)
 	}
@@ -170,16 +186,15 @@ func (c *Client) change(
 		return nil, answer{}, err
 	}
 	job := &JobInfo{}
-	got, err := c.do(ctx, call{method: http.MethodPost, path: jobPath(jobID) + verb, body: encoded}, job)
+	got, err := c.do(ctx, call{method: http.MethodPost, path: jobPath(jobID) + verb, body: encoded, read: job.read})
 	if err != nil {
 		return nil, got, err
 	}
 	return job, got, nil
 }
 
-// do makes a call and reads what it answers into a value.
-func (c *Client) do(ctx context.Context, call call, value any) (answer, error) {
-	call.read = into(value)
+// do makes a call, and an error of a refusal.
+func (c *Client) do(ctx context.Context, call call) (answer, error) {
 	got, err := c.calls.untilAnswered(ctx, call, c.patience)
 	if err != nil {
 		return answer{}, err
@@ -193,6 +208,9 @@ func (c *Client) do(ctx context.Context, call call, value any) (answer, error) {
 func jobPath(jobID string) string { return "/v1/jobs/" + url.PathEscape(jobID) }
 
 // quotedKey writes an idempotency key as a header's quoted string (RFC 8941), which keeps blanks at its ends.
-func quotedKey(key string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
+func quotedKey(key string) (string, error) {
+	if strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return "", fmt.Errorf("fencepost: an idempotency key is printable ASCII text, not %q", key)
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`, nil
 }

@@ -33,8 +33,10 @@ type Problem struct {
 	Title     string       `json:"title"`
 	Detail    string       `json:"detail"`
 	RequestID string       `json:"request_id"`
-	JobID     string       `json:"job_id"`
 	Errors    []FieldError `json:"errors"`
+	// JobID and JobState are those of the job that stands in the way, where there is one.
+	JobID    string `json:"job_id"`
+	JobState State  `json:"job_state"`
 }
 
 // FieldError says what is wrong at one place of the request.

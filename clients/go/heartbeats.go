@@ -140,22 +140,16 @@ func (h *heartbeats) send(ctx context.Context, items []heartbeat) (answer, error
 		return answer{}, err
 	}
 	sentAt := now()
-	call := call{method: http.MethodPost, path: "/v1/leases/heartbeat", body: body, isHolders: true}
-	got, err := h.calls.once(ctx, call, h.third)
-	switch {
-	case err != nil:
-		return got, err
-	case !call.isAnsweredBy(got):
-		return got, refusal(got)
-	case got.isUnacceptable():
-		return got, nil
-	}
 	var results []heartbeatResult
-	if err := resultsInto(&results, len(items))(got.body); err != nil {
-		return got, err
+	call := call{
+		method: http.MethodPost, path: "/v1/leases/heartbeat", body: body,
+		read: resultsInto(&results, len(items)), isHolders: true,
 	}
-	h.leases.noteBeats(items, results, sentAt)
-	return got, nil
+	got, err := h.calls.once(ctx, call, h.third)
+	if err == nil && got.status == http.StatusOK {
+		h.leases.noteBeats(items, results, sentAt)
+	}
+	return got, err
 }
 
 // nextBeat plans the time of the next call.

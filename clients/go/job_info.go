@@ -2,6 +2,7 @@ package fencepost
 
 import (
 	"encoding/json"
+	"errors"
 	"time"
 )
 
@@ -72,6 +73,17 @@ type JobError struct {
 	Type    string          `json:"type"`
 	Message string          `json:"message"`
 	Details json.RawMessage `json:"details"`
+}
+
+// read takes the answer that shows a job. What is no job came from something else than the service.
+func (j *JobInfo) read(body []byte) error {
+	if err := json.Unmarshal(body, j); err != nil {
+		return err
+	}
+	if j.ID == "" {
+		return errors.New("the answer is no job")
+	}
+	return nil
 }
 
 // UnmarshalJSON reads the job's durations, which are seconds in the protocol.

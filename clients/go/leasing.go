@@ -2,6 +2,8 @@ package fencepost
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"net/http"
 	"time"
 )
@@ -33,6 +35,18 @@ type granted struct {
 
 	sentAt     instant
 	retryAfter time.Duration
+}
+
+func (g *granted) read(body []byte) error {
+	var said granted
+	if err := json.Unmarshal(body, &said); err != nil {
+		return err
+	}
+	if said.Jobs == nil {
+		return errors.New("the answer has no jobs, not even none")
+	}
+	g.Jobs, g.ServerTime = said.Jobs, said.ServerTime
+	return nil
 }
 
 // leaseJobs leases for the free slots, one call at a time, until the context ends or the service refuses.
@@ -97,12 +111,9 @@ func (s *session) lease(ctx context.Context, maxJobs int) (granted, error) {
 			return granted{}, err
 		}
 		answer := granted{sentAt: now()}
-		call := call{method: http.MethodPost, path: "/v1/leases", body: body, read: into(&answer)}
+		call := call{method: http.MethodPost, path: "/v1/leases", body: body, read: answer.read}
 		for now().sub(answer.sentAt) <= s.options.Lease {
 			got, err := s.calls.once(ctx, call, s.options.Wait+answerSlack)
-			if err == nil {
-				err = call.takes(got)
-			}
 			switch {
 			case err == nil && got.status == http.StatusOK:
 				answer.retryAfter = got.retryAfter()
@@ -174,15 +185,13 @@ func (s *session) callForMany(
 	if err != nil {
 		return nil, err
 	}
-	call := call{method: http.MethodPost, path: "/v1/leases/" + verb, body: body}
-	got, err := s.calls.once(ctx, call, onceTimeout)
-	if err != nil {
-		return nil, err
-	}
-	if got.status != http.StatusOK {
-		return nil, refusal(got)
-	}
 	var results []endResult
-	err = resultsInto(&results, len(keys))(got.body)
+	call := call{
+		method: http.MethodPost, path: "/v1/leases/" + verb, body: body, read: resultsInto(&results, len(keys)),
+	}
+	got, err := s.calls.once(ctx, call, onceTimeout)
+	if err == nil && got.status != http.StatusOK {
+		err = refusal(got)
+	}
 	return results, err
 }

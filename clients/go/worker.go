@@ -86,8 +86,9 @@ func (w *Worker) HandleOthers(handler Handler) { w.others = handler }
 // more, lets the handlers go on for Drain, tells those that are left to stop, and gives their jobs back after Grace.
 // A second signal shortens the Drain.
 //
-// It returns nil after that, or a *Problem when the service refuses the set-up: a wrong key, address or option. A
-// handler that does not stop goes on after Run has returned; its job is released, and nothing it returns counts.
+// It returns nil after that, a *Problem when the service refuses the set-up (a wrong key or option), and another error
+// when no call can be made with it. A handler that does not stop goes on after Run has returned; its job is released,
+// and nothing it returns counts.
 func (w *Worker) Run(ctx context.Context) error {
 	options, err := w.options.complete()
 	if err != nil {
@@ -98,7 +99,11 @@ func (w *Worker) Run(ctx context.Context) error {
 		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 		defer signal.Stop(signals)
 	}
-	return newSession(ctx, w, options).run(ctx, signals)
+	session := newSession(ctx, w, options)
+	if session.calls.mistake != nil {
+		return session.calls.mistake
+	}
+	return session.run(ctx, signals)
 }
 
 func (o WorkerOptions) complete() (WorkerOptions, error) {
