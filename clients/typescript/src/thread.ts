@@ -29,6 +29,20 @@ function tell(message: FromThread): void {
   parentPort?.postMessage(message);
 }
 
+/**
+ * Make of a value what JSON makes of it, here: a copy on its way to another thread would lose every `toJSON`.
+ *
+ * What has no JSON goes as it is, a bigint for one: the worker may have a writer for it.
+ */
+function asJson<Value>(value: Value): Value {
+  try {
+    const text = JSON.stringify(value);
+    return text === undefined ? value : JSON.parse(text);
+  } catch {
+    return value;
+  }
+}
+
 function jobOf(facts: JobFacts): ThreadJob {
   let checkpoints = 0;
   return {
@@ -40,7 +54,7 @@ function jobOf(facts: JobFacts): ThreadJob {
     saveCheckpoint: (value) =>
       new Promise((resolve, reject) => {
         checkpoints += 1;
-        tell({ says: "checkpoint", number: checkpoints, value });
+        tell({ says: "checkpoint", number: checkpoints, value: asJson(value) });
         waiting.set(checkpoints, (refusal) => {
           if (refusal === undefined) resolve();
           else reject(new FencepostError(refusal));
@@ -66,7 +80,7 @@ parentPort?.on("message", ({ number, refusal }: ToThread) => {
 
 const ending = await handle(workerData as Start);
 try {
-  tell({ says: "end", end: endOf(ending, undefined) });
+  tell({ says: "end", end: asJson(endOf(ending, undefined)) });
 } catch (failure) {
   // What it returned cannot be copied out of the thread.
   tell({ says: "end", end: endOf({ thrown: failure }, undefined) });

@@ -9,7 +9,17 @@ export default async function compute(job: ThreadJob): Promise<unknown> {
   if ("throw" in payload) throw new PictureError(payload.throw);
   if ("fail" in payload) return fail(payload.fail, { type: "hopeless", retryable: false });
   if ("exit" in payload) process.exit(payload.exit);
-  if ("uncopyable" in payload) return () => undefined;
+  if ("uncopyable" in payload) return { no: 1n, nor: () => undefined };
+  if ("json" in payload) {
+    const value = {
+      at: new Date(0),
+      at2: new URL("http://a.test/"),
+      bytes: Buffer.from("hi"),
+      is: () => undefined,
+    };
+    await job.saveCheckpoint(value);
+    return value;
+  }
   if ("checkpoint" in payload) {
     job.progress(10, "begun");
     await job.saveCheckpoint(payload.checkpoint);

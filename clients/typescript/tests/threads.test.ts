@@ -53,6 +53,12 @@ test("a thread that ends by itself fails the attempt", async () => {
   assert.match(job.error?.message ?? "", /ended with code 3/);
 });
 
+test("what comes out of a thread is what JSON makes of it there", async () => {
+  const job = await done({ json: true });
+  const value = { at: "1970-01-01T00:00:00.000Z", at2: "http://a.test/", bytes: Buffer.from("hi").toJSON() };
+  assert.deepEqual([job.result, job.checkpoint], [value, value]);
+});
+
 test("a result that cannot be copied fails the attempt", async () => {
   const job = await done({ uncopyable: true });
   assert.equal(job.error?.type, "DataCloneError");
