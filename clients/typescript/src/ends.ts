@@ -1,8 +1,8 @@
 /** The ends of attempts: gathered while a call is under way, sent together, repeated until answered. */
 
-import { type Answer, type Call, isUnacceptable, repeat, type Service, type Weather } from "./calls.js";
+import { type Answer, type Call, repeat, type Service, type Weather } from "./calls.js";
 import { type Problem, problemOf } from "./errors.js";
-import { lossOf } from "./heartbeats.js";
+import { isResult, lossOf, resultsOf } from "./heartbeats.js";
 import type { Lease, Leases } from "./leases.js";
 import type { Log } from "./log.js";
 import { type End, reduced, resultRefused } from "./outcomes.js";
@@ -106,8 +106,7 @@ export class Ends {
     return repeat(this.#service, call, {
       signal: this.#closing.signal,
       weather: this.#weather,
-      isAnswer: (answer) =>
-        isUnacceptable(answer) || (answer.status === 200 && resultsOf(answer.body).length === items.length),
+      isAnswer: (answer) => isResult(answer, items.length),
     });
   }
 
@@ -166,9 +165,4 @@ class Line {
     });
     return this.#waiting.splice(0, tooMany === -1 ? this.#waiting.length : tooMany);
   }
-}
-
-function resultsOf(body: unknown): readonly unknown[] {
-  const results = (body as Wire | null)?.results;
-  return Array.isArray(results) ? results : [];
 }

@@ -1,19 +1,11 @@
 /** One call beside the handlers that renews every held lease and delivers what the handlers report. */
 
-import {
-  type Answer,
-  accepted,
-  isUnacceptable,
-  Outdated,
-  repeat,
-  type Service,
-  type Weather,
-} from "./calls.js";
-import { FencepostError, LeaseLost, leaseLost, problemOf, Unavailable } from "./errors.js";
+import { type Answer, isUnacceptable, Outdated, repeat, type Service, type Weather } from "./calls.js";
+import { FencepostError, LeaseLost, leaseLost, problemOf } from "./errors.js";
 import type { Lease, Leases, Report } from "./leases.js";
 import type { Log } from "./log.js";
 import { now, pauseMs } from "./pauses.js";
-import type { Wire } from "./wire.js";
+import { isObject, type Wire } from "./wire.js";
 
 /** A third of a lease: one beat may fail, and there are two more before the lease is over. */
 const BEATS_A_LEASE = 3;
@@ -85,10 +77,8 @@ export class Heartbeats {
       await this.#deliverApart(items, reporting, answer);
       return;
     }
-    const results = accepted(answer).results;
-    if (!Array.isArray(results) || results.length !== items.length) {
-      throw new Unavailable("the answer to a heartbeat has not one result for each item");
-    }
+    if (answer.status !== 200) throw problemOf(answer.status, answer.body);
+    const results = resultsOf(answer.body);
     items.forEach((item, place) => {
       this.#take(item, results[place] as Wire, sentAt);
     });
@@ -107,7 +97,12 @@ export class Heartbeats {
       if (tries > 1 && !items.every(({ lease }) => this.#leases.isHeld(lease))) throw new Outdated();
       return call;
     };
-    return repeat(this.#service, next, { signal: this.#closing.signal, until, weather: this.#weather });
+    return repeat(this.#service, next, {
+      signal: this.#closing.signal,
+      until,
+      weather: this.#weather,
+      isAnswer: (answer) => isResult(answer, items.length),
+    });
   }
 
   #write({ lease, report: { progress, checkpoint } }: Item): string {
@@ -189,6 +184,15 @@ export class Heartbeats {
     this.#failures += 1;
     return pauseMs(this.#failures - 1, 0, Math.random);
   }
+}
+
+/** Whether this answers a call for many: a result for each item, or a refusal of what was sent. */
+export function isResult(answer: Answer, count: number): boolean {
+  return isUnacceptable(answer) || (answer.status === 200 && resultsOf(answer.body).length === count);
+}
+
+export function resultsOf(body: unknown): readonly unknown[] {
+  return isObject(body) && Array.isArray(body.results) ? body.results : [];
 }
 
 /** Read what a result other than `ok` says of the loss. */
