@@ -215,6 +215,8 @@ export class Leases {
       },
       Math.max(1, at - now()),
     );
+    // A handler that did not stop keeps its lease here; the program may end all the same.
+    this.#timer.unref();
   }
 
   #unwatch(): void {

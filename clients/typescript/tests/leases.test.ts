@@ -47,7 +47,14 @@ test("a timer stops the handler of a lease that nobody renews", async () => {
   const leases = new Leases(quiet);
   const held = lease({ lengthMs: 20 });
   leases.add(held);
-  await new Promise((resolve) => held.signal.addEventListener("abort", resolve));
+  await new Promise((resolve, reject) => {
+    // It does not keep the process alive; a worker that runs does.
+    const late = setTimeout(() => reject(new Error("no timer came")), 30_000);
+    held.signal.addEventListener("abort", () => {
+      clearTimeout(late);
+      resolve(undefined);
+    });
+  });
   assert.equal(held.stopReason, "lease_lost");
   leases.remove(held);
 });

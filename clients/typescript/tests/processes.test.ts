@@ -35,3 +35,14 @@ test("a worker that was paused for longer than its lease writes nothing when it 
     paused.kill("SIGKILL");
   }
 });
+
+test("a program ends when its worker has, although a handler never does", async () => {
+  const queue = newQueue();
+  const { job } = await client.submit("stuck", null, { queue });
+  const program = fileURLToPath(new URL("./stuck-worker.js", import.meta.url));
+  const stuck = spawn(process.execPath, [program, queue], { stdio: ["ignore", "inherit", "inherit"] });
+  const late = setTimeout(() => stuck.kill("SIGKILL"), 60_000);
+  assert.deepEqual(await once(stuck, "exit"), [0, null]);
+  clearTimeout(late);
+  assert.equal((await client.get(job.id)).state, "ready");
+});
