@@ -1,7 +1,9 @@
 /** HTTP: one call, and the same call again until it is answered. */
 
+import { onAbort } from "./aborts.js";
+import type { ClientOptions } from "./client.js";
 import { type FencepostError, type Problem, problemOf, Unavailable } from "./errors.js";
-import { now, pauseMs, sleep } from "./pauses.js";
+import { now, pauseMs, sleep, timerMs } from "./pauses.js";
 import type { Json } from "./wire.js";
 
 const MIN_TIMEOUT_SECONDS = 0.05;
@@ -31,10 +33,10 @@ export interface Weather {
 
 export interface RepeatOptions {
   /** Ends it at once; the signal's reason is thrown. */
-  readonly signal?: AbortSignal;
+  readonly signal?: AbortSignal | undefined;
   /** The monotonic time at which to give up and throw the last failure. */
   readonly until?: number;
-  readonly weather?: Weather;
+  readonly weather?: Weather | undefined;
   /** Whether this answers the call; anything but a 408, a 429 and a 5xx when left out. */
   readonly isAnswer?: (answer: Answer) => boolean;
 }
@@ -45,7 +47,7 @@ export class Service {
   readonly #url: string;
   readonly #headers: Readonly<Record<string, string>>;
 
-  constructor(url: string | URL, options: { readonly apiKey?: string; readonly json?: Json }) {
+  constructor(url: string | URL, options: Pick<ClientOptions, "apiKey" | "json">) {
     const { protocol, href } = new URL(url);
     if (!/^https?:$/.test(protocol)) throw new TypeError(`the service has an http address, not ${href}`);
     this.#url = href.replace(/\/+$/, "");
@@ -61,10 +63,8 @@ export class Service {
     const headers = this.#headersOf(call);
     // AbortSignal.any would hold on to each call for as long as a signal of the whole worker lives.
     const limit = new AbortController();
-    const forward = () => limit.abort(signal?.reason);
-    const timer = setTimeout(() => limit.abort(), call.timeoutSeconds * 1000);
-    signal?.addEventListener("abort", forward, { once: true });
-    if (signal?.aborted) forward();
+    const timer = setTimeout(() => limit.abort(), timerMs(call.timeoutSeconds * 1000));
+    const forget = signal && onAbort(signal, () => limit.abort(signal.reason));
     try {
       const response = await fetch(this.#url + call.path, { method, headers, body, signal: limit.signal });
       return this.#read(response, await response.text());
@@ -73,7 +73,7 @@ export class Service {
       throw new Unavailable(`no answer to ${call.method} ${call.path}`, { cause: failure });
     } finally {
       clearTimeout(timer);
-      signal?.removeEventListener("abort", forward);
+      forget?.();
     }
   }
 

@@ -1,7 +1,11 @@
 /** The clock that only goes forward, and waiting. */
 
+import { onAbort } from "./aborts.js";
+
 const FIRST_MS = 100;
 const LONGEST_MS = 10_000;
+/** Some 25 days. A timer for longer would end at once. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /** Milliseconds on the monotonic clock. It goes on while the process is stopped. */
 export function now(): number {
@@ -14,22 +18,28 @@ export function pauseMs(tries: number, retryAfterSeconds: number, random: () => 
   return Math.max(whole * (0.5 + random() / 2), retryAfterSeconds * 1000);
 }
 
-/** Wait. An abort ends it at once, and throws the signal's reason. */
+/** What a timer can wait of this; Infinity is as long as one can. */
+export function timerMs(ms: number): number {
+  return Math.min(ms, LONGEST_TIMER_MS);
+}
+
+/** Wait, for 25 days at most. An abort ends it at once, and throws the signal's reason. */
 export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) {
       reject(signal.reason);
       return;
     }
-    const end = () => {
-      clearTimeout(timer);
-      reject(signal?.reason);
-    };
     const timer = setTimeout(() => {
-      signal?.removeEventListener("abort", end);
+      forget?.();
       resolve();
-    }, ms);
-    signal?.addEventListener("abort", end, { once: true });
+    }, timerMs(ms));
+    const forget =
+      signal &&
+      onAbort(signal, () => {
+        clearTimeout(timer);
+        reject(signal.reason);
+      });
   });
 }
 
@@ -41,9 +51,8 @@ export async function endedWithin(
 ): Promise<void> {
   const enough = new AbortController();
   const stop = () => enough.abort();
-  signal?.addEventListener("abort", stop, { once: true });
-  if (signal?.aborted) stop();
+  const forget = signal && onAbort(signal, stop);
   promise.then(stop, stop);
   await sleep(ms, enough.signal).catch(() => undefined);
-  signal?.removeEventListener("abort", stop);
+  forget?.();
 }

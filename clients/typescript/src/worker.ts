@@ -2,6 +2,7 @@
 
 import { hostname } from "node:os";
 import process from "node:process";
+import { onAbort } from "./aborts.js";
 import { accepted, Service } from "./calls.js";
 import { Client } from "./client.js";
 import { Ends } from "./ends.js";
@@ -154,15 +155,14 @@ export class Worker {
 
   #freeSlot(): Promise<void> {
     return new Promise((resolve) => {
-      const { signal } = this.#stopping;
       const wake = () => {
-        signal.removeEventListener("abort", wake);
+        forget();
         this.#slotFreed = () => undefined;
         // Ends that were answered together free their slots together.
         setImmediate(resolve);
       };
       this.#slotFreed = wake;
-      signal.addEventListener("abort", wake, { once: true });
+      const forget = onAbort(this.#stopping.signal, wake);
     });
   }
 

@@ -29,6 +29,15 @@ test("Retry-After sets the least", () => {
   );
 });
 
+test("a sleep that no timer can wait for does not end at once", async () => {
+  for (const ms of [Number.POSITIVE_INFINITY, 30 * 86_400_000]) {
+    const controller = new AbortController();
+    const slept = sleep(ms, controller.signal);
+    setTimeout(() => controller.abort(new Error("it still sleeps")), 50);
+    await assert.rejects(slept, /it still sleeps/);
+  }
+});
+
 test("an abort ends a sleep at once with its reason", async () => {
   const controller = new AbortController();
   const slept = sleep(3_600_000, controller.signal);
