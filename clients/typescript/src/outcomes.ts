@@ -1,8 +1,12 @@
 /** How a handler ends, and what is sent for it. */
 
 import { FencepostError, type StopReason } from "./errors.js";
+import { checkRange } from "./ranges.js";
 import type { FollowUp } from "./types.js";
 import { type Wire, writeJob } from "./wire.js";
+
+/** A year. A job whose end asks for more would run into the end of its lease: the end is refused. */
+const LONGEST_DELAY_SECONDS = 31_536_000;
 
 /** Success with follow-up jobs. A plain result needs no wrapping: just return it. */
 export class Complete {
@@ -23,6 +27,7 @@ export class Release {
   readonly reason: string | undefined;
 
   constructor(delaySeconds: number | undefined, reason: string | undefined) {
+    checkRange("delaySeconds", delaySeconds, 0, LONGEST_DELAY_SECONDS);
     this.delaySeconds = delaySeconds;
     this.reason = reason;
   }
@@ -35,11 +40,11 @@ export class Settled {
 
 export interface FailOptions {
   /** False makes the job dead at once. True when left out. */
-  readonly retryable?: boolean;
+  readonly retryable?: boolean | undefined;
   /** Replaces the job's backoff. */
-  readonly retryAfterSeconds?: number;
+  readonly retryAfterSeconds?: number | undefined;
   /** For whoever reads the job: what kind of error this is. `Fail` when left out. */
-  readonly type?: string;
+  readonly type?: string | undefined;
   readonly details?: unknown;
 }
 
@@ -51,6 +56,7 @@ export class Fail extends FencepostError {
 
   constructor(message: string, options: FailOptions = {}) {
     super(message);
+    checkRange("retryAfterSeconds", options.retryAfterSeconds, 0, LONGEST_DELAY_SECONDS);
     this.options = options;
   }
 }
@@ -58,7 +64,7 @@ export class Fail extends FencepostError {
 /** Succeed with a result, and create follow-up jobs in the same transaction. */
 export function complete(
   result?: unknown,
-  options: { readonly enqueue?: readonly FollowUp[] } = {},
+  options: { readonly enqueue?: readonly FollowUp[] | undefined } = {},
 ): Complete {
   return new Complete(result, options.enqueue ?? []);
 }
@@ -69,7 +75,9 @@ export function fail(message: string, options: FailOptions = {}): Fail {
 }
 
 /** Give the job back: it cannot be done now. The attempt does not count. */
-export function release(options: { readonly delaySeconds?: number; readonly reason?: string } = {}): Release {
+export function release(
+  options: { readonly delaySeconds?: number | undefined; readonly reason?: string | undefined } = {},
+): Release {
   return new Release(options.delaySeconds, options.reason);
 }
 
@@ -149,7 +157,7 @@ function endOfFail({ message, options }: Fail): End {
   return {
     verb: "fail",
     members: {
-      error: { type: options.type ?? "Fail", message, details: options.details },
+      error: { type: String(options.type ?? "Fail"), message, details: options.details },
       retryable: options.retryable,
       retry_after_seconds: options.retryAfterSeconds,
     },
@@ -157,14 +165,27 @@ function endOfFail({ message, options }: Fail): End {
 }
 
 function endOfError(thrown: unknown, stopReason: StopReason | undefined): End {
-  const isError = thrown instanceof Error;
-  const type = stopReason === "cancelled" ? "cancelled" : isError ? typeName(thrown) : typeof thrown;
-  const details = isError && thrown.stack ? { stack: thrown.stack.slice(0, STACK_CHARACTERS) } : undefined;
-  const error = { type, message: isError ? thrown.message : String(thrown), details };
+  const { type, message, stack } = described(thrown);
+  // Half a character at the end would have the service drop all of it.
+  const details = stack
+    ? { stack: stack.slice(0, STACK_CHARACTERS).replace(/\p{Surrogate}/gu, "\ufffd") }
+    : undefined;
+  const error = { type: stopReason === "cancelled" ? "cancelled" : type, message, details };
   return { verb: "fail", members: { error } };
+}
+
+/** Say what was thrown. Anything can be, also what throws when it is asked. */
+function described(thrown: unknown): { type: string; message: string; stack?: string | undefined } {
+  try {
+    if (!(thrown instanceof Error)) return { type: typeof thrown, message: String(thrown) };
+    return { type: typeName(thrown), message: String(thrown.message), stack: thrown.stack };
+  } catch {
+    return { type: typeof thrown, message: "what was thrown cannot be written down" };
+  }
 }
 
 /** A subclass that did not name itself is better known by its class. */
 function typeName(error: Error): string {
-  return error.name === "Error" ? error.constructor.name : error.name;
+  const name = error.name === "Error" ? error.constructor.name : error.name;
+  return name ? String(name) : "Error";
 }

@@ -24,6 +24,7 @@ export type {
   JobState,
   LeaseView,
   Parent,
+  PartialBackoff,
   Progress,
   Submission,
   SubmitOptions,

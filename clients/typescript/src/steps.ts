@@ -1,14 +1,18 @@
 /** What a handler can say of its job, wherever it runs. */
 
+import { checkRange } from "./ranges.js";
+
 const MESSAGE_CHARACTERS = 1_024;
 
 /** Throw RangeError for progress that the service would refuse: the heartbeat comes too late to say so. */
 export function checkProgress(percent: number | undefined, message: string | undefined): void {
-  if (percent !== undefined && !(percent >= 0 && percent <= 100)) {
-    throw new RangeError(`percent has to be from 0 to 100, not ${percent}`);
-  }
-  if (message !== undefined && [...message].length > MESSAGE_CHARACTERS) {
+  checkRange("percent", percent, 0, 100);
+  if (message === undefined) return;
+  if ([...message].length > MESSAGE_CHARACTERS) {
     throw new RangeError(`the message has more than ${MESSAGE_CHARACTERS} characters`);
+  }
+  if (/[\0\p{Surrogate}]/u.test(message)) {
+    throw new RangeError("the message has U+0000 or half a character");
   }
 }
 

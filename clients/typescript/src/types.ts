@@ -24,6 +24,9 @@ export interface Backoff {
   readonly jitter: number;
 }
 
+/** What is left out is the service's default. */
+export type PartialBackoff = { readonly [Member in keyof Backoff]?: Backoff[Member] | undefined };
+
 export interface JobError {
   readonly type: string | null;
   readonly message: string;
@@ -83,28 +86,28 @@ export interface Job {
 /** What a follow-up job can be given beside its kind and payload; the service's defaults fill in the rest. */
 export interface JobOptions {
   /** `"default"` when left out. */
-  readonly queue?: string;
+  readonly queue?: string | undefined;
   /** Lower is sooner. 0 when left out. */
-  readonly priority?: number;
+  readonly priority?: number | undefined;
   /** When it is due; not together with `delaySeconds`. */
-  readonly runAt?: Date | string;
-  readonly delaySeconds?: number;
+  readonly runAt?: Date | string | undefined;
+  readonly delaySeconds?: number | undefined;
   /** 10 when left out. */
-  readonly maxAttempts?: number;
-  readonly backoff?: Partial<Backoff>;
+  readonly maxAttempts?: number | undefined;
+  readonly backoff?: PartialBackoff | undefined;
   /** The hard limit of one attempt; heartbeats cannot extend it. */
-  readonly maxRuntimeSeconds?: number;
+  readonly maxRuntimeSeconds?: number | undefined;
   /** How long the handler may go without reporting progress. */
-  readonly progressTimeoutSeconds?: number;
-  readonly metadata?: Readonly<Record<string, string>>;
+  readonly progressTimeoutSeconds?: number | undefined;
+  readonly metadata?: Readonly<Record<string, string>> | undefined;
 }
 
 /** What `submit` can be given. */
 export interface SubmitOptions extends JobOptions {
   /** The job is created only while this lease is held. */
-  readonly parent?: Parent;
+  readonly parent?: Parent | undefined;
   /** A random one when left out, so that the client's own repeats make one job. */
-  readonly idempotencyKey?: string;
+  readonly idempotencyKey?: string | undefined;
 }
 
 /** A job to create on completion of another. */

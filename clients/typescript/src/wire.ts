@@ -1,6 +1,7 @@
 /** Between the protocol's JSON and the types of this package. Opaque values pass through untouched. */
 
-import type { Backoff, FollowUp, Job, JobError, Parent, Submission } from "./types.js";
+import { finite } from "./ranges.js";
+import type { FollowUp, Job, JobError, Parent, PartialBackoff, Submission } from "./types.js";
 
 /** A JSON object as it came. */
 export type Wire = Readonly<Record<string, unknown>>;
@@ -42,25 +43,25 @@ export function writeJob(job: Submission | FollowUp): Wire {
     kind: job.kind,
     queue: job.queue,
     payload: job.payload,
-    priority: job.priority,
+    priority: finite("priority", job.priority),
     run_at: job.runAt instanceof Date ? job.runAt.toISOString() : job.runAt,
-    delay_seconds: job.delaySeconds,
-    max_attempts: job.maxAttempts,
+    delay_seconds: finite("delaySeconds", job.delaySeconds),
+    max_attempts: finite("maxAttempts", job.maxAttempts),
     backoff: job.backoff && writeBackoff(job.backoff),
-    max_runtime_seconds: job.maxRuntimeSeconds,
-    progress_timeout_seconds: job.progressTimeoutSeconds,
+    max_runtime_seconds: finite("maxRuntimeSeconds", job.maxRuntimeSeconds),
+    progress_timeout_seconds: finite("progressTimeoutSeconds", job.progressTimeoutSeconds),
     metadata: job.metadata,
     parent: parent && { job_id: parent.jobId, lease_version: parent.leaseVersion },
   };
 }
 
-function writeBackoff(backoff: Partial<Backoff>): Wire {
+function writeBackoff(backoff: PartialBackoff): Wire {
   return {
     type: backoff.type,
-    base_seconds: backoff.baseSeconds,
-    factor: backoff.factor,
-    max_seconds: backoff.maxSeconds,
-    jitter: backoff.jitter,
+    base_seconds: finite("baseSeconds", backoff.baseSeconds),
+    factor: finite("factor", backoff.factor),
+    max_seconds: finite("maxSeconds", backoff.maxSeconds),
+    jitter: finite("jitter", backoff.jitter),
   };
 }
 

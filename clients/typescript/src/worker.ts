@@ -15,6 +15,7 @@ import { type Log, LoggedWeather } from "./log.js";
 import { type End, type Ending, endOf, fail } from "./outcomes.js";
 import { endedWithin } from "./pauses.js";
 import { randomKey } from "./random.js";
+import { checkRange } from "./ranges.js";
 import type { Json, Wire } from "./wire.js";
 
 /** Does a job. What it returns is the result; what it throws fails the attempt. */
@@ -25,28 +26,28 @@ export interface WorkerOptions {
   /** 1 to 32. */
   readonly queues: readonly string[];
   /** By kind. */
-  readonly handlers?: Readonly<Record<string, Handler>>;
+  readonly handlers?: Readonly<Record<string, Handler>> | undefined;
   /** For every kind that `handlers` does not have. Without it such a job fails as `unknown_kind`. */
-  readonly catchAll?: Handler;
-  readonly apiKey?: string;
+  readonly catchAll?: Handler | undefined;
+  readonly apiKey?: string | undefined;
   /** How many jobs are held at once, 1 to 1,000. 10 when left out. */
-  readonly concurrency?: number;
+  readonly concurrency?: number | undefined;
   /** How long a dead worker may keep a job, 1 to 3,600. 60 when left out. */
-  readonly leaseSeconds?: number;
+  readonly leaseSeconds?: number | undefined;
   /** How long a call for jobs waits, up to 30 and never more than a third of a lease. 20 when left out. */
-  readonly waitSeconds?: number;
+  readonly waitSeconds?: number | undefined;
   /** How long handlers may go on after a signal. 20 when left out. */
-  readonly drainSeconds?: number;
+  readonly drainSeconds?: number | undefined;
   /** How long handlers that were told to stop may take. 5 when left out. */
-  readonly graceSeconds?: number;
+  readonly graceSeconds?: number | undefined;
   /** A name that no other process has. The host's and some random characters when left out. */
-  readonly workerId?: string;
+  readonly workerId?: string | undefined;
   /** Whether SIGTERM and SIGINT end the worker. True when left out; with false call `stop`. */
-  readonly signals?: boolean;
+  readonly signals?: boolean | undefined;
   /** The console when left out. */
-  readonly log?: Log;
+  readonly log?: Log | undefined;
   /** Another reader and writer of JSON, for numbers that JavaScript cannot hold. `JSON` when left out. */
-  readonly json?: Json;
+  readonly json?: Json | undefined;
 }
 
 const ENDING_SIGNALS = ["SIGTERM", "SIGINT"] as const;
@@ -79,6 +80,9 @@ export class Worker {
     this.#concurrency = options.concurrency ?? 10;
     if (!(Number.isInteger(this.#concurrency) && this.#concurrency >= 1 && this.#concurrency <= 1000)) {
       throw new RangeError(`concurrency has to be a whole number from 1 to 1000, not ${this.#concurrency}`);
+    }
+    for (const name of ["leaseSeconds", "waitSeconds", "drainSeconds", "graceSeconds"] as const) {
+      checkRange(name, options[name], 0, Number.POSITIVE_INFINITY);
     }
     this.#log = log;
     this.#service = new Service(url, options);
@@ -195,7 +199,7 @@ export class Worker {
     try {
       end = endOf(ending, lease.stopReason);
     } catch (failure) {
-      // What the handler returned is no follow-up job, or what it threw cannot be written down.
+      // What the handler returned is no follow-up job.
       end = endOf({ thrown: failure }, lease.stopReason);
     }
     if (end !== undefined) await this.#ends.send(lease, end);

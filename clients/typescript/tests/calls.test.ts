@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { once } from "node:events";
+import { getEventListeners, once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { test } from "node:test";
@@ -103,6 +103,56 @@ test("a page of something that is not the service is no answer", async () => {
   await withAnswers([page, created], async (url, seen) => {
     await new Client(url).submit("mail");
     assert.equal(seen.length, 2);
+  });
+});
+
+test("a success that is no job is no answer of the service", async () => {
+  const elses = [json(200, { status: "up" }), (response: ServerResponse) => response.end()];
+  await withAnswers([...elses, created], async (url, seen) => {
+    const { job } = await new Client(url).submit("mail");
+    assert.deepEqual([job.id, seen.length], ["j", 3]);
+  });
+  const two = json(201, { jobs: [{ created: true, job: { id: "j" } }] });
+  await withAnswers([...elses, two], async (url, seen) => {
+    const [first] = await new Client(url).submitMany([{ kind: "mail" }]);
+    assert.deepEqual([first?.job.id, seen.length], ["j", 3]);
+  });
+});
+
+test("many calls at once under one signal are no leak, and leave nothing behind", async () => {
+  const warnings: Error[] = [];
+  const note = (warning: Error) => warnings.push(warning);
+  process.on("warning", note);
+  await withAnswers([created], async (url) => {
+    const client = new Client(url);
+    const { signal } = new AbortController();
+    await Promise.all(Array.from({ length: 30 }, () => client.submit("mail", null, { signal })));
+    assert.deepEqual(getEventListeners(signal, "abort"), []);
+  });
+  await new Promise((resolve) => setImmediate(resolve));
+  process.off("warning", note);
+  assert.deepEqual(warnings, []);
+});
+
+test("a number that JSON has not is refused where it is given", async () => {
+  const client = new Client("http://127.0.0.1:9");
+  for (const options of [
+    { delaySeconds: Number.NaN },
+    { maxRuntimeSeconds: Number.POSITIVE_INFINITY },
+    { backoff: { baseSeconds: Number.NaN } },
+  ]) {
+    await assert.rejects(client.submit("mail", null, options), RangeError);
+    await assert.rejects(client.submitMany([{ kind: "mail", ...options }]), RangeError);
+  }
+  await assert.rejects(client.wait("j", { timeoutSeconds: Number.NaN }), RangeError);
+  assert.throws(() => new Client("http://127.0.0.1", { timeoutSeconds: Number.NaN }), RangeError);
+  assert.throws(() => new Client("http://127.0.0.1", { retrySeconds: -1 }), RangeError);
+});
+
+test("a time without end is as long as a timer can be", async () => {
+  await withAnswers([created], async (url) => {
+    const client = new Client(url, { timeoutSeconds: Number.POSITIVE_INFINITY, retrySeconds: 0 });
+    assert.equal((await client.submit("mail")).job.id, "j");
   });
 });
 

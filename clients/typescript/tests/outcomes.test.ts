@@ -52,6 +52,36 @@ test("what is thrown and no error fails the attempt too", () => {
   });
 });
 
+test("what cannot say what it is fails the attempt all the same", () => {
+  class Hopeless extends Error {
+    override get message(): string {
+      throw new Hopeless();
+    }
+  }
+  for (const thrown of [
+    new Hopeless(),
+    Object.create(null),
+    Object.assign(new Error(), { name: 5, message: {} }),
+  ]) {
+    const { type, message } = errorOf(endOf({ thrown }, undefined));
+    assert.deepEqual([typeof type, typeof message], ["string", "string"]);
+  }
+  assert.equal(errorOf(endOf({ thrown: new (class extends Error {})() }, undefined)).type, "Error");
+});
+
+test("a stack is not cut within a character", () => {
+  const thrown = Object.assign(new Error(), { stack: `.${"🦊".repeat(3_000)}` });
+  const { stack } = errorOf(endOf({ thrown }, undefined)).details as { stack: string };
+  assert.deepEqual([stack.length, /\p{Surrogate}/u.test(stack)], [4_000, false]);
+});
+
+test("a delay that the service would refuse is the handler's error, not the end of its lease", () => {
+  for (const seconds of [-1, Number.NaN, Number.POSITIVE_INFINITY, 31_536_001]) {
+    assert.throws(() => release({ delaySeconds: seconds }), RangeError);
+    assert.throws(() => fail("later", { retryAfterSeconds: seconds }), RangeError);
+  }
+});
+
 test("a Fail means the same returned and thrown", () => {
   const refusal = fail("no such account", { retryable: false, type: "unknown_account", details: { id: 7 } });
   const end = endOf({ returned: refusal }, undefined);

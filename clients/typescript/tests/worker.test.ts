@@ -195,6 +195,30 @@ test("progress out of range is refused where it is said", async () => {
   assert.equal(done.error?.type, "RangeError");
 });
 
+test("a message that is no text is refused where it is said, and not the checkpoint with it", async () => {
+  const queue = newQueue();
+  const { job } = await client.submit("torn", null, { queue, maxAttempts: 1 });
+  const torn = async (leased: LeasedJob) => {
+    assert.throws(() => leased.progress(1, "\ud83e"), RangeError);
+    assert.throws(() => leased.progress(1, "a\0b"), RangeError);
+    await leased.saveCheckpoint(1);
+  };
+  const done = await withWorker({ queues: [queue], handlers: { torn } }, () => client.wait(job.id));
+  assert.deepEqual([done.state, done.checkpoint], ["succeeded", 1]);
+});
+
+test("many calls at once under one lease are no leak", async () => {
+  const warnings: Error[] = [];
+  const note = (warning: Error) => warnings.push(warning);
+  process.on("warning", note);
+  const queue = newQueue();
+  const { job } = await client.submit("many", null, { queue });
+  const many = (leased: LeasedJob) => Promise.all(Array.from({ length: 30 }, () => leased.verify()));
+  const done = await withWorker({ queues: [queue], handlers: { many } }, () => client.wait(job.id));
+  process.off("warning", note);
+  assert.deepEqual([done.state, warnings], ["succeeded", []]);
+});
+
 test("a cancel reaches the handler, and its stopping makes the job cancelled", async () => {
   const queue = newQueue();
   const { job } = await client.submit("long", null, { queue });
@@ -317,6 +341,24 @@ test("a second stop does not wait for the handlers", async () => {
   assert.equal((await client.get(job.id)).state, "ready");
 });
 
+test("a drain without end waits for the handler", async () => {
+  const queue = newQueue();
+  const { job } = await client.submit("long", null, { queue });
+  const started = promised<void>();
+  const long = async (leased: LeasedJob) => {
+    started.resolve();
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    return leased.stopReason ?? "in peace";
+  };
+  const options = { queues: [queue], handlers: { long }, drainSeconds: Number.POSITIVE_INFINITY };
+  const worker = new Worker(url, { ...options, signals: false, log: quiet });
+  const end = worker.run();
+  await started.promise;
+  worker.stop();
+  await end;
+  assert.equal((await client.get(job.id)).result, "in peace");
+});
+
 test("a mistake in the set-up ends the worker with the refusal", async () => {
   const worker = new Worker(url, { queues: ["no blanks"], catchAll: () => null, signals: false, log: quiet });
   await assert.rejects(worker.run(), (failure) => failure instanceof Problem && failure.status === 422);
@@ -329,4 +371,5 @@ test("a worker runs once, and with at least one slot", async () => {
   await worker.run();
   await assert.rejects(worker.run(), /runs once/);
   assert.throws(() => new Worker(url, { ...options, concurrency: 0 }), RangeError);
+  assert.throws(() => new Worker(url, { ...options, drainSeconds: Number.NaN }), RangeError);
 });
