@@ -79,7 +79,7 @@ func mistakeIn(baseURL, apiKey string) error {
 	case err != nil:
 		return fmt.Errorf("fencepost: the service has no such address: %w", err)
 	case parsed.Scheme != "http" && parsed.Scheme != "https", parsed.Host == "":
-		return fmt.Errorf("fencepost: the service has an address such as http://127.0.0.1:8000, not %q", baseURL)
+		return fmt.Errorf("fencepost: the service has an address such as http://127.0.0.1:8000, not %q", parsed.Redacted())
 	case strings.ContainsFunc(apiKey, unicode.IsControl):
 		return errors.New("fencepost: the API key has a control character, perhaps the newline of its file")
 	}

@@ -31,7 +31,7 @@ type WorkerOptions struct {
 	Drain time.Duration
 	// Grace is how long handlers may take after they were told to stop: 5 s.
 	Grace time.Duration
-	// WorkerID is for people, and has to be new for every process: the host's name and random characters.
+	// WorkerID is for people, and has to be new for every Run: the host's name and random characters.
 	WorkerID string
 	// APIKey is the secret of a key with the scope work, and produce too if handlers submit jobs.
 	APIKey string

@@ -40,7 +40,7 @@ export interface WorkerOptions {
   readonly drainSeconds?: number | undefined;
   /** How long handlers that were told to stop may take. 5 when left out. */
   readonly graceSeconds?: number | undefined;
-  /** A name that no other process has. The host's and some random characters when left out. */
+  /** A name that no other worker has, here or anywhere. The host's and some random characters when left out. */
   readonly workerId?: string | undefined;
   /** Whether SIGTERM and SIGINT end the worker. True when left out; with false call `stop`. */
   readonly signals?: boolean | undefined;
@@ -54,6 +54,10 @@ const ENDING_SIGNALS = ["SIGTERM", "SIGINT"] as const;
 const END_SECONDS = 10;
 /** For the last calls of all, when the grace is over already. */
 const LAST_CALLS_SECONDS = 2;
+
+/** The workers of this process that run, and whether one of them has left a handler that never stops. */
+let running = 0;
+let isExitDue = false;
 
 /** Leases jobs of some queues and has their handlers do them, until it is told to end. */
 export class Worker {
@@ -112,7 +116,7 @@ export class Worker {
    * Work until a signal, or `stop`. Returns after an orderly end; throws the Problem of a mistake in the set-up.
    *
    * A handler that does not stop in time ends with the process: its job is released, and if this worker handles
-   * the signals it then exits.
+   * the signals it then exits, as soon as no other worker of the process runs.
    */
   async run(): Promise<void> {
     if (this.#hasRun) throw new Error("a worker runs once");
@@ -120,14 +124,17 @@ export class Worker {
     const stop = () => this.stop();
     const handlesSignals = this.#options.signals ?? true;
     if (handlesSignals) for (const name of ENDING_SIGNALS) process.on(name, stop);
+    running += 1;
     try {
       const failure = await this.#workUntilStopped();
       await this.#drain();
       if (failure !== undefined) throw failure;
-      if (handlesSignals && this.#tasks.size > 0) process.exit();
+      isExitDue ||= handlesSignals && this.#tasks.size > 0;
     } finally {
+      running -= 1;
       for (const name of ENDING_SIGNALS) process.off(name, stop);
     }
+    if (isExitDue && running === 0) process.exit();
   }
 
   /** Begin the orderly end. Called again, the handlers are told to stop at once. */

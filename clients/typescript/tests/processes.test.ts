@@ -46,3 +46,27 @@ test("a program ends when its worker has, although a handler never does", async 
   clearTimeout(late);
   assert.equal((await client.get(job.id)).state, "ready");
 });
+
+test("a worker whose handler never ends leaves the other worker of its process time for its own", async () => {
+  const [stuck, slow] = [newQueue(), newQueue()];
+  const jobs = await client.submitMany([
+    { kind: "any", queue: stuck },
+    { kind: "any", queue: slow },
+  ]);
+  const program = fileURLToPath(new URL("./two-workers.js", import.meta.url));
+  const both = spawn(process.execPath, [program, stuck, slow], { stdio: ["ignore", "pipe", "inherit"] });
+  const exited = once(both, "exit");
+  try {
+    const lines = createInterface(both.stdout)[Symbol.asyncIterator]();
+    for (const _ of jobs) assert.equal((await lines.next()).value, "started");
+    both.kill("SIGTERM");
+    assert.deepEqual(await exited, [0, null]);
+    const ends = await Promise.all(jobs.map(({ job }) => client.get(job.id)));
+    assert.deepEqual(
+      ends.map(({ state }) => state),
+      ["ready", "succeeded"],
+    );
+  } finally {
+    both.kill("SIGKILL");
+  }
+});
