@@ -24,6 +24,7 @@ MISTAKES = {
     "frees_slot_on_return": ["slot-is-free-when-the-end-is-answered"],
     "one_queue": ["several-queues"],
     "short_polls": ["long-poll"],
+    "waits_on": ["waits-for-a-third"],
     "short_timeout": ["patient-client"],
     "one_request_id": ["empty-answers"],
     "ignores_retry_after": ["empty-answer-with-retry-after", "retry-after", "submit-retry-after"],

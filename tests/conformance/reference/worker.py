@@ -91,6 +91,8 @@ class Worker:
 
     def _lease(self, max_jobs: int) -> None:
         wait = self._options["wait_seconds"]
+        if not self._wrong("waits_on"):
+            wait = min(wait, self._options["lease_seconds"] / 3)
         body = {
             "worker_id": self._id,
             "queues": self._options["queues"][:1] if self._wrong("one_queue") else self._options["queues"],
