@@ -1,5 +1,6 @@
 /** The leases that this process holds, and the clock by which it stops believing in them. */
 
+import { setMaxListeners } from "node:events";
 import { type LeaseLost, type LossReason, leaseLost, Stopped, type StopReason } from "./errors.js";
 import type { Log } from "./log.js";
 import { now } from "./pauses.js";
@@ -61,7 +62,11 @@ export class Lease {
 
   /** Aborted when the handler has to stop, with a Stopped. */
   get signal(): AbortSignal {
-    this.#stopping ??= new AbortController();
+    if (this.#stopping === undefined) {
+      this.#stopping = new AbortController();
+      // A handler may hand it to as many calls as it likes; Node would warn of a leak from the eleventh on.
+      setMaxListeners(0, this.#stopping.signal);
+    }
     if (this.#stopReason !== undefined) this.#stopping.abort(new Stopped(this.#stopReason));
     return this.#stopping.signal;
   }

@@ -13,7 +13,7 @@ import { type Lease, Leases } from "./leases.js";
 import { type Grant, Leasing } from "./leasing.js";
 import { type Log, LoggedWeather } from "./log.js";
 import { type End, type Ending, endOf, fail } from "./outcomes.js";
-import { endedWithin } from "./pauses.js";
+import { endedWithin, timerMs } from "./pauses.js";
 import { randomKey } from "./random.js";
 import { checkRange } from "./ranges.js";
 import type { Json, Wire } from "./wire.js";
@@ -125,6 +125,8 @@ export class Worker {
     const handlesSignals = this.#options.signals ?? true;
     if (handlesSignals) for (const name of ENDING_SIGNALS) process.on(name, stop);
     running += 1;
+    // Node ends a process in which nothing can happen any more: with a handler in each slot that hangs, say.
+    const alive = setInterval(() => undefined, timerMs(Number.POSITIVE_INFINITY));
     try {
       const failure = await this.#workUntilStopped();
       await this.#drain();
@@ -132,6 +134,7 @@ export class Worker {
       isExitDue ||= handlesSignals && this.#tasks.size > 0;
     } finally {
       running -= 1;
+      clearInterval(alive);
       for (const name of ENDING_SIGNALS) process.off(name, stop);
     }
     if (isExitDue && running === 0) process.exit();

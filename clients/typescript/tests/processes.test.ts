@@ -70,3 +70,21 @@ test("a worker whose handler never ends leaves the other worker of its process t
     both.kill("SIGKILL");
   }
 });
+
+test("a worker whose handlers all hang lives on until it is told to end", async () => {
+  const queue = newQueue();
+  await client.submit("any", null, { queue });
+  const program = fileURLToPath(new URL("./hanging-worker.js", import.meta.url));
+  const hanging = spawn(process.execPath, [program, queue], { stdio: ["ignore", "pipe", "inherit"] });
+  const exited = once(hanging, "exit");
+  try {
+    const lines = createInterface(hanging.stdout)[Symbol.asyncIterator]();
+    assert.equal((await lines.next()).value, "lease_lost");
+    // Without anything to wait for it would end at once, and with another code.
+    await Promise.race([exited, new Promise((resolve) => setTimeout(resolve, 1_000))]);
+    hanging.kill("SIGTERM");
+    assert.deepEqual(await exited, [0, null]);
+  } finally {
+    hanging.kill("SIGKILL");
+  }
+});

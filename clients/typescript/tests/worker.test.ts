@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import {
   complete,
   fail,
@@ -213,7 +214,10 @@ test("many calls at once under one lease are no leak", async () => {
   process.on("warning", note);
   const queue = newQueue();
   const { job } = await client.submit("many", null, { queue });
-  const many = (leased: LeasedJob) => Promise.all(Array.from({ length: 30 }, () => leased.verify()));
+  const many = async (leased: LeasedJob) => {
+    await Promise.all(Array.from({ length: 30 }, () => leased.verify()));
+    await Promise.all(Array.from({ length: 30 }, () => sleep(1, undefined, { signal: leased.signal })));
+  };
   const done = await withWorker({ queues: [queue], handlers: { many } }, () => client.wait(job.id));
   process.off("warning", note);
   assert.deepEqual([done.state, warnings], ["succeeded", []]);
