@@ -96,6 +96,7 @@ MISTAKES = {
     "leases_on": ["drain-finishes"],
     "no_release": ["drain-releases-the-stubborn"],
     "fails_at_shutdown": ["drain-releases"],
+    "fails_as_it_likes": ["cancel-and-fail", "drain-releases-what-failed-then"],
     "drops_late_result": ["drain-takes-a-late-result"],
     "leaves_unread": ["drain-releases-an-unread-answer"],
     "ignores_second_signal": ["second-signal"],

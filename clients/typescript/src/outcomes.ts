@@ -20,7 +20,7 @@ export class Complete {
   }
 }
 
-/** The job is given back, and its attempt too. */
+/** The job is given back, and its attempt too. Return it or throw it: both mean the same. */
 export class Release {
   readonly outcome = "release";
   readonly delaySeconds: number | undefined;
@@ -108,21 +108,21 @@ const REDUCED_CHARACTERS = 1_000;
 /**
  * Decide what to send. Undefined means nothing: the job has been settled elsewhere.
  *
- * Not for a lost lease, for which nothing is ever sent. A handler that was told to stop and throws has done as
- * it was told; what it returns, or says with `fail`, is its own word and counts.
+ * Not for a lost lease, for which nothing is ever sent. A handler that was told to stop and fails, in whatever
+ * way, has done as it was told: what it called was broken off. A result that it returns counts.
  */
 export function endOf(ending: Ending, stopReason: StopReason | undefined): End | undefined {
-  if ("thrown" in ending && !(ending.thrown instanceof Fail)) {
-    if (stopReason === "shutdown") return { verb: "release", members: { reason: "the worker shut down" } };
-    return endOfError(ending.thrown, stopReason);
-  }
   const outcome = "thrown" in ending ? ending.thrown : ending.returned;
   if (outcome instanceof Decided) return outcome.end;
-  if (outcome instanceof Fail) return endOfFail(outcome);
-  if (outcome instanceof Complete) return endOfComplete(outcome);
   if (outcome instanceof Release) {
     return { verb: "release", members: { delay_seconds: outcome.delaySeconds, reason: outcome.reason } };
   }
+  if ("thrown" in ending || outcome instanceof Fail) {
+    if (stopReason === "shutdown") return { verb: "release", members: { reason: "the worker shut down" } };
+    const type = stopReason === "cancelled" ? "cancelled" : undefined;
+    return outcome instanceof Fail ? endOfFail(outcome, type) : endOfError(outcome, type);
+  }
+  if (outcome instanceof Complete) return endOfComplete(outcome);
   return outcome instanceof Settled ? undefined : { verb: "complete", members: { result: outcome } };
 }
 
@@ -153,24 +153,24 @@ function endOfComplete({ result, enqueue }: Complete): End {
   return { verb: "complete", members: { result, enqueue: jobs } };
 }
 
-function endOfFail({ message, options }: Fail): End {
+function endOfFail({ message, options }: Fail, type = String(options.type ?? "Fail")): End {
   return {
     verb: "fail",
     members: {
-      error: { type: String(options.type ?? "Fail"), message, details: options.details },
+      error: { type, message, details: options.details },
       retryable: options.retryable,
       retry_after_seconds: options.retryAfterSeconds,
     },
   };
 }
 
-function endOfError(thrown: unknown, stopReason: StopReason | undefined): End {
+function endOfError(thrown: unknown, given: string | undefined): End {
   const { type, message, stack } = described(thrown);
   // Half a character at the end would have the service drop all of it.
   const details = stack
     ? { stack: stack.slice(0, STACK_CHARACTERS).replace(/\p{Surrogate}/gu, "\ufffd") }
     : undefined;
-  const error = { type: stopReason === "cancelled" ? "cancelled" : type, message, details };
+  const error = { type: given ?? type, message, details };
   return { verb: "fail", members: { error } };
 }
 

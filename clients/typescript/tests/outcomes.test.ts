@@ -93,11 +93,14 @@ test("a Fail means the same returned and thrown", () => {
   });
 });
 
-test("a release gives the job back as the handler says", () => {
-  assert.deepEqual(endOf({ returned: release({ delaySeconds: 5, reason: "busy" }) }, "shutdown"), {
-    verb: "release",
-    members: { delay_seconds: 5, reason: "busy" },
-  });
+test("a release gives the job back as the handler says, returned or thrown", () => {
+  const busy = release({ delaySeconds: 5, reason: "busy" });
+  for (const ending of [{ returned: busy }, { thrown: busy }]) {
+    assert.deepEqual(endOf(ending, "shutdown"), {
+      verb: "release",
+      members: { delay_seconds: 5, reason: "busy" },
+    });
+  }
 });
 
 test("nothing is sent for a job that was settled elsewhere", () => {
@@ -110,6 +113,15 @@ test("a handler that stops for a cancel fails as cancelled", () => {
 
 test("a handler that stops for a shutdown gives the job back", () => {
   assert.equal(endOf({ thrown: new Stopped("shutdown") }, "shutdown")?.verb, "release");
+});
+
+test("a Fail of a handler that was told to stop is no more than its stopping", () => {
+  const refusal = fail("the call was broken off", { retryable: false, type: "broken_off" });
+  for (const ending of [{ returned: refusal }, { thrown: refusal }]) {
+    assert.equal(endOf(ending, "shutdown")?.verb, "release");
+    const { type, message } = errorOf(endOf(ending, "cancelled"));
+    assert.deepEqual([type, message], ["cancelled", "the call was broken off"]);
+  }
 });
 
 test("a result counts although the handler was told to stop", () => {

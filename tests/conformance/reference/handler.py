@@ -46,6 +46,15 @@ def run(lease: Lease, context: Context) -> Outcome:
         return "fail", {"error": {"type": type(error).__name__, "message": str(error)}}
 
 
+def told(verb: str, body: dict[str, Any], reason: str | None) -> tuple[str, dict[str, Any]]:
+    """Return what an end means of a handler that was told to stop: a failure is no more than its stopping."""
+    if verb == "fail" and reason == "shutdown":
+        return "release", {}
+    if verb == "fail" and reason == "cancelled":
+        body["error"]["type"] = "cancelled"
+    return verb, body
+
+
 def _steps(lease: Lease, context: Context) -> Outcome:
     for step in lease.job["payload"]["steps"]:
         match step:

@@ -190,7 +190,8 @@ class Worker:
                     lease.is_over = True
             self._changed.notify_all()
         if outcome is not None:
-            self._ends.send(*self._bent(outcome[0], lease, outcome[1]))
+            verb, body = outcome if self._wrong("fails_as_it_likes") else handler.told(*outcome, lease.reason)
+            self._ends.send(*self._bent(verb, lease, body))
 
     def _bent(self, verb: str, lease: Lease, body: dict[str, Any]) -> tuple[str, Lease, dict[str, Any]]:
         """Return an end as it is, or as the mistakes of this run make it."""
