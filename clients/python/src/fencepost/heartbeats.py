@@ -149,7 +149,8 @@ class Heartbeats:
         for lease in leases:
             checkpoint = lease.checkpoint
             if checkpoint is not None:
-                if room <= 0:
+                # The first one goes whatever its size: its refusal has to be its own.
+                if len(checkpoint.text) > room and room < _CHECKPOINT_CHARACTERS:
                     checkpoint = None
                     self.bring_forward(now())
                 else:

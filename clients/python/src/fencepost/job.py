@@ -131,10 +131,16 @@ class LeasedJob:
 
     def progress(self, percent: float | None = None, message: str | None = None) -> None:
         """Tell that the handler gets on. Returns at once; a heartbeat carries the last word in a second."""
-        if percent is not None and not 0 <= percent <= 100:
-            raise ValueError(f"percent is {percent}, not within 0 and 100")
-        if message is not None and len(message) > _MESSAGE_CHARACTERS:
-            raise ValueError(f"the message has more than {_MESSAGE_CHARACTERS} characters")
+        if percent is not None:
+            if not 0 <= percent <= 100:
+                raise ValueError(f"percent is {percent}, not within 0 and 100")
+            # A number of another library, or a Decimal, is no JSON.
+            percent = float(percent)
+        if message is not None:
+            if not isinstance(message, str):
+                raise TypeError(f"the message is {type(message).__name__}, not text")
+            if len(message) > _MESSAGE_CHARACTERS:
+                raise ValueError(f"the message has more than {_MESSAGE_CHARACTERS} characters")
         self._desk.progress(self._lease, percent, message)
 
     def idempotency_key(self, step: str) -> str:

@@ -11,10 +11,13 @@ from fencepost.stops import StopReason
 
 Verb = Literal["complete", "fail", "release"]
 
-# The service takes some 16 KiB of message and 256 KiB of details; a traceback's end is what helps.
+# The service cuts a message here; of 256 KiB of details a traceback's end is what helps.
+_MESSAGE_CHARACTERS = 16_384
 _TRACEBACK_CHARACTERS = 8_000
 # What is left of the message of a failure that was refused.
 _REDUCED_CHARACTERS = 1_000
+# The contract's limit for a delay: a year.
+_LONGEST_SECONDS = 31_536_000
 
 
 class Complete:
@@ -42,17 +45,17 @@ class Fail(Exception):
         super().__init__(message)
         self.message = message
         self.retryable = retryable
-        self.retry_after_seconds = retry_after_seconds
+        self.retry_after_seconds = None if retry_after_seconds is None else _delay(retry_after_seconds)
         self.type = type
         self.details = details
 
 
 class Release(Exception):
-    """Give the job back, returned or raised: the attempt does not count."""
+    """Give the job back, returned or raised: the attempt does not count. The delay is a year at most."""
 
     def __init__(self, delay_seconds: float = 0.0, reason: str | None = None) -> None:
         super().__init__(reason or "released")
-        self.delay_seconds = delay_seconds
+        self.delay_seconds = _delay(delay_seconds)
         self.reason = reason
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -89,7 +92,8 @@ def raised(error: BaseException) -> Outcome:
     if isinstance(error, Fail | Release):
         return error
     trace = "".join(traceback.format_exception(error))[-_TRACEBACK_CHARACTERS:]
-    return Fail(_sentence(error), type=type(error).__name__, details={"traceback": trace})
+    message = _sentence(error)[:_MESSAGE_CHARACTERS]
+    return Fail(message, type=type(error).__name__, details={"traceback": trace})
 
 
 def under(outcome: Outcome, reason: StopReason | None) -> Outcome | None:
@@ -103,7 +107,7 @@ def under(outcome: Outcome, reason: StopReason | None) -> Outcome | None:
             if isinstance(outcome, Complete | Settled):
                 return outcome
             details = outcome.details if isinstance(outcome, Fail) else None
-            return Fail(str(outcome) or "cancelled", type="cancelled", details=details)
+            return Fail(_sentence(outcome), type="cancelled", details=details)
         case "shutdown":
             return Release(reason="shutdown") if isinstance(outcome, Fail) else outcome
         case _:
@@ -119,9 +123,10 @@ def end_of(job_id: str, lease_version: int, outcome: Complete | Fail | Release) 
         if isinstance(outcome, Fail):
             # A failure report lands: without what cannot be sent.
             said = Fail(
-                str(outcome.message),
-                type=str(outcome.type),
-                retryable=bool(outcome.retryable),
+                _text(outcome.message)[:_MESSAGE_CHARACTERS],
+                type=_text(outcome.type),
+                retryable=outcome.retryable,
+                retry_after_seconds=outcome.retry_after_seconds,
                 details={"refused": _sentence(error)},
             )
         else:
@@ -155,11 +160,22 @@ def reduced(end: End, detail: str) -> End:
     return End(end.verb, wire.text_of(members))
 
 
-def _sentence(error: BaseException) -> str:
+def _sentence(error: object) -> str:
     try:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - an exception that cannot say what it is
         return type(error).__name__
+
+
+def _text(value: object) -> str:
+    # A message is often an error, or its first argument, which is anything.
+    return value if isinstance(value, str) else _sentence(value)
+
+
+def _delay(seconds: float) -> float:
+    if not 0 <= seconds <= _LONGEST_SECONDS:
+        raise ValueError(f"the delay is {seconds} s, not within 0 and {_LONGEST_SECONDS}")
+    return float(seconds)
 
 
 def _end(pair: dict[str, Any], outcome: Complete | Fail | Release) -> End:
@@ -173,10 +189,10 @@ def _members(outcome: Complete | Fail | Release) -> tuple[Verb, dict[str, Any]]:
             enqueue = {"enqueue": [job.body() for job in outcome.enqueue]} if outcome.enqueue else {}
             return "complete", {"result": outcome.result, **enqueue}
         case Fail():
-            error: dict[str, Any] = {"type": outcome.type, "message": outcome.message}
+            error: dict[str, Any] = {"type": _text(outcome.type), "message": _text(outcome.message)}
             if outcome.details is not None:
                 error["details"] = outcome.details
-            members: dict[str, Any] = {"error": error, "retryable": outcome.retryable}
+            members: dict[str, Any] = {"error": error, "retryable": bool(outcome.retryable)}
             if outcome.retry_after_seconds is not None:
                 members["retry_after_seconds"] = outcome.retry_after_seconds
             return "fail", members
