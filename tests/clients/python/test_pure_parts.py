@@ -20,6 +20,7 @@ from fencepost import (
     Worker,
 )
 from fencepost import stops as stops_module
+from fencepost.answers import Answer, read
 from fencepost.errors import problem_of
 from fencepost.handlers import Handlers
 from fencepost.job import Desk
@@ -33,6 +34,10 @@ from hypothesis import strategies as st
 
 FACTS: Mapping[str, Any] = {"id": "a", "lease_version": 7, "lease_seconds": 30, "deadline_at": None}
 OUTCOMES: list[Outcome] = [Complete(1), Fail("no"), Release(3), SETTLED]
+
+
+def answer(status: int, **options: Any) -> Answer:
+    return read(httpx.Response(status, **{"json": {}} | options))
 
 
 class Clock:
@@ -219,30 +224,28 @@ def test_pauses_grow_from_a_tenth_to_ten_seconds_within_half_and_whole(chances: 
 
 
 def test_retry_after_is_the_least_pause() -> None:
-    assert Pauses().next(httpx.Response(503, headers={"Retry-After": "4"})) == 4.0
-    assert Pauses().next(httpx.Response(503, headers={"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"})) <= 0.1
+    assert Pauses().next(answer(503, headers={"Retry-After": "4"})) == 4.0
+    assert Pauses().next(answer(503, headers={"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"})) <= 0.1
 
 
 @pytest.mark.parametrize(
     ("status", "is_so"), [(200, False), (404, False), (409, False), (408, True), (429, True), (503, True)]
 )
 def test_only_5xx_408_and_429_are_repeated(status: int, is_so: bool) -> None:
-    assert is_weather(httpx.Response(status)) is is_so
+    assert is_weather(answer(status)) is is_so
 
 
 def test_a_refusal_is_read_by_its_code() -> None:
-    lost = problem_of(
-        httpx.Response(409, json={"code": "lease_lost", "current_version": 9, "reason": "stalled"})
-    )
+    lost = problem_of(answer(409, json={"code": "lease_lost", "current_version": 9, "reason": "stalled"}))
     assert isinstance(lost, LeaseLost)
     assert (lost.status, lost.current_version, lost.reason) == (409, 9, "stalled")
-    reused = problem_of(httpx.Response(422, json={"code": "idempotency_key_reused", "job_id": "b"}))
+    reused = problem_of(answer(422, json={"code": "idempotency_key_reused", "job_id": "b"}))
     assert isinstance(reused, IdempotencyKeyReused)
     assert reused.job_id == "b"
 
 
 def test_what_a_proxy_answers_is_a_problem_as_well() -> None:
-    problem = problem_of(httpx.Response(403, text="<html>go away</html>"))
+    problem = problem_of(answer(403, json=None, text="<html>go away</html>"))
     assert type(problem) is Problem
     assert (problem.status, problem.code) == (403, "http_403")
 

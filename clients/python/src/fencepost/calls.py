@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 
-from fencepost import wire
+from fencepost import answers, wire
+from fencepost.answers import Answer, Unreadable
 from fencepost.errors import Unavailable
 from fencepost.pauses import Pauses, is_weather
 
@@ -34,12 +35,11 @@ class Calls:
         timeout_seconds: float,
         content: bytes | None = None,
         params: Mapping[str, str] | None = None,
-    ) -> httpx.Response | None:
-        """Send one try; None: no answer, or one that may be another later."""
-        answer = await self._try(
+    ) -> Answer | None:
+        """Send one try; None: no answer."""
+        return await self._try(
             method, path, content=content, headers=wire.HEADERS, params=params, timeout=timeout_seconds
         )
-        return None if answer is None or is_weather(answer) else answer
 
     async def post(
         self,
@@ -50,19 +50,19 @@ class Calls:
         headers: Mapping[str, str] = wire.HEADERS,
         while_true: Callable[[], bool] = for_ever,
         pauses: Pauses | None = None,
-        answers: Container[int] | None = None,
-    ) -> httpx.Response:
+        accepted: Container[int] | None = None,
+    ) -> Answer:
         """Send the same call until it is answered; raise Unavailable when it is no longer wanted.
 
-        ``pauses`` goes on from an earlier call that had no answer. ``answers`` are the statuses that answer
+        ``pauses`` goes on from an earlier call that had no answer. ``accepted`` are the statuses that answer
         it; None: all that would be the same later.
         """
         pauses = pauses or Pauses()
         while True:
             answer = await self._try(
-                "POST", path, answers=answers, content=content, headers=headers, timeout=timeout_seconds
+                "POST", path, accepted=accepted, content=content, headers=headers, timeout=timeout_seconds
             )
-            if answer is not None and _is_answer(answer, answers):
+            if answer is not None and _is_answer(answer, accepted):
                 pauses.reset()
                 return answer
             await asyncio.sleep(pauses.next(answer))
@@ -70,14 +70,14 @@ class Calls:
                 raise Unavailable(f"no answer to {path}")
 
     async def _try(
-        self, method: str, path: str, *, answers: Container[int] | None = None, **options: Any
-    ) -> httpx.Response | None:
+        self, method: str, path: str, *, accepted: Container[int] | None = None, **options: Any
+    ) -> Answer | None:
         try:
-            answer = await self._http.request(method, path, **options)
-        except httpx.TransportError as error:
-            self._note(type(error).__name__)
+            answer = answers.read(await self._http.request(method, path, **options))
+        except (httpx.RequestError, Unreadable) as error:
+            self._note(f"{type(error).__name__}: {error}")
             return None
-        self._note(None if _is_answer(answer, answers) else str(answer.status_code))
+        self._note(None if _is_answer(answer, accepted) else str(answer.status))
         return answer
 
     def _note(self, trouble: str | None) -> None:
@@ -89,5 +89,5 @@ class Calls:
         self._is_away = trouble is not None
 
 
-def _is_answer(answer: httpx.Response, answers: Container[int] | None) -> bool:
-    return not is_weather(answer) if answers is None else answer.status_code in answers
+def _is_answer(answer: Answer, accepted: Container[int] | None) -> bool:
+    return not is_weather(answer) if accepted is None else answer.status in accepted

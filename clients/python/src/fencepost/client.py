@@ -9,11 +9,12 @@ from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
-from fencepost import conversations
+from fencepost import answers, conversations
+from fencepost.answers import Unreadable
 from fencepost.conversations import Conversation, Heard, Pause, Request
 from fencepost.jobs import JobOptions, JobRecord, NewJob, Submitted
 
-Answer = TypeVar("Answer")
+Meaning = TypeVar("Meaning")
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -110,21 +111,21 @@ class Client(_Settings):
     ) -> None:
         self.close()
 
-    def _say(self, conversation: Conversation[Answer]) -> Answer:
+    def _say(self, conversation: Conversation[Meaning]) -> Meaning:
         heard: Heard = None
         while True:
             try:
                 step = conversation.send(heard)
             except StopIteration as end:
-                answer: Answer = end.value
-                return answer
+                meaning: Meaning = end.value
+                return meaning
             if isinstance(step, Pause):
                 time.sleep(step.seconds)
                 heard = None
             else:
                 try:
-                    heard = self._http.request(**self._arguments(step))
-                except httpx.TransportError as error:
+                    heard = answers.read(self._http.request(**self._arguments(step)))
+                except (httpx.RequestError, Unreadable) as error:
                     heard = error
 
 
@@ -186,21 +187,21 @@ class AsyncClient(_Settings):
     ) -> None:
         await self.aclose()
 
-    async def _say(self, conversation: Conversation[Answer]) -> Answer:
+    async def _say(self, conversation: Conversation[Meaning]) -> Meaning:
         heard: Heard = None
         while True:
             try:
                 step = conversation.send(heard)
             except StopIteration as end:
-                answer: Answer = end.value
-                return answer
+                meaning: Meaning = end.value
+                return meaning
             if isinstance(step, Pause):
                 await asyncio.sleep(step.seconds)
                 heard = None
             else:
                 try:
-                    heard = await self._http.request(**self._arguments(step))
-                except httpx.TransportError as error:
+                    heard = answers.read(await self._http.request(**self._arguments(step)))
+                except (httpx.RequestError, Unreadable) as error:
                     heard = error
 
 

@@ -1,16 +1,15 @@
 """What a producer says and hears, without the sending: each verb is a generator of steps.
 
-A step is a ``Request`` (answered with the response, or with None when there was none) or a ``Pause``. The
+A step is a ``Request`` (answered with the answer, or with why there was none) or a ``Pause``. The
 sync and the async client only carry the steps out, so that nothing of this stands twice.
 """
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
-
-import httpx
+from typing import Any, TypeVar, cast
 
 from fencepost import wire
+from fencepost.answers import Answer
 from fencepost.clock import now
 from fencepost.errors import Unavailable, problem_of
 from fencepost.jobs import FINISHED, JobRecord, NewJob, Submitted, new_key
@@ -39,17 +38,17 @@ class Pause:
     seconds: float
 
 
-Heard = httpx.Response | httpx.TransportError | None
-Answer = TypeVar("Answer")
-Conversation = Generator[Request | Pause, Heard, Answer]
+Heard = Answer | Exception | None
+Meaning = TypeVar("Meaning")
+Conversation = Generator[Request | Pause, Heard, Meaning]
 
 
-def call(request: Request, *, retry_seconds: float) -> Conversation[httpx.Response]:
+def call(request: Request, *, retry_seconds: float) -> Conversation[Answer]:
     """Send the same call until there is an answer; raise Unavailable when none came in ``retry_seconds``."""
     pauses, give_up_at = Pauses(), now() + retry_seconds
     while True:
         heard = yield request
-        answer = heard if isinstance(heard, httpx.Response) else None
+        answer = heard if isinstance(heard, Answer) else None
         if answer is not None and not is_weather(answer):
             if answer.is_success:
                 return answer
@@ -57,8 +56,8 @@ def call(request: Request, *, retry_seconds: float) -> Conversation[httpx.Respon
         pause = pauses.next(answer)
         if now() + pause > give_up_at:
             if answer is not None:
-                raise Unavailable(f"the service answered {answer.status_code}") from problem_of(answer)
-            cause = heard if isinstance(heard, httpx.TransportError) else None
+                raise Unavailable(f"the service answered {answer.status}") from problem_of(answer)
+            cause = heard if isinstance(heard, Exception) else None
             raise Unavailable(f"no answer from the service: {cause}") from cause
         yield Pause(pause)
 
@@ -70,9 +69,9 @@ def submission(job: NewJob) -> Request:
     return Request("POST", "/v1/jobs", wire.bytes_of(body), wire.HEADERS | {"Idempotency-Key": _quoted(key)})
 
 
-def submitted(answer: httpx.Response) -> Submitted:
+def submitted(answer: Answer) -> Submitted:
     """Read the answer to a submission."""
-    return Submitted(answer.json(), created=answer.status_code == 201)
+    return Submitted(cast("JobRecord", answer.members), created=answer.status == 201)
 
 
 def submit(job: NewJob, *, retry_seconds: float) -> Conversation[Submitted]:
@@ -85,7 +84,7 @@ def submit_many(jobs: Sequence[NewJob], *, retry_seconds: float) -> Conversation
     bodies = [{"idempotency_key": new_key()} | job.body() for job in jobs]
     request = Request("POST", "/v1/jobs/batch", wire.bytes_of({"jobs": bodies}), wire.HEADERS)
     answer = yield from call(request, retry_seconds=retry_seconds)
-    return [Submitted(each["job"], created=each["created"]) for each in answer.json()["jobs"]]
+    return [Submitted(each["job"], created=each["created"]) for each in answer.members["jobs"]]
 
 
 def get(job_id: str, *, wait_seconds: float, retry_seconds: float) -> Conversation[JobRecord]:
@@ -133,6 +132,5 @@ def _quoted(key: str) -> str:
     return f'"{escaped}"'
 
 
-def _job(answer: httpx.Response) -> JobRecord:
-    job: JobRecord = answer.json()
-    return job
+def _job(answer: Answer) -> JobRecord:
+    return cast("JobRecord", answer.members)

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 
-import httpx
-
 from fencepost import wire
+from fencepost.answers import Answer
 from fencepost.calls import Calls
 from fencepost.conversations import Request, submission, submitted
 from fencepost.errors import JobNotFound, LeaseLost, Problem, Unavailable, problem_of
@@ -59,7 +58,7 @@ class LocalDesk:
     async def _submit(self, lease: Lease, job: NewJob) -> Submitted:
         return submitted(await self._ask(lease, submission(job)))
 
-    async def _ask(self, lease: Lease, request: Request) -> httpx.Response:
+    async def _ask(self, lease: Lease, request: Request) -> Answer:
         """Repeat a call until it is answered or the lease is over; ask nothing under one that is."""
         if lease.phase != "running":
             raise lease.lost()

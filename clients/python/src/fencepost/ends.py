@@ -54,10 +54,10 @@ class Ends:
     async def _send(self, verb: Verb, batch: Batch) -> None:
         body = wire.many([end.text for _, end in batch])
         answer = await self._calls.post(
-            f"/v1/leases/{verb}", body, timeout_seconds=_TIMEOUT_SECONDS, answers=_ANSWERS
+            f"/v1/leases/{verb}", body, timeout_seconds=_TIMEOUT_SECONDS, accepted=_ANSWERS
         )
-        if answer.status_code == 200:
-            for (lease, _), result in zip(batch, answer.json()["results"], strict=True):
+        if answer.status == 200:
+            for (lease, _), result in zip(batch, answer.members["results"], strict=True):
                 self._answered(lease, result)
         elif len(batch) > 1:
             # One of them is to blame.

@@ -157,8 +157,8 @@ class Engine:
         answer = await self._calls.once(
             "GET", "/v1/leases", timeout_seconds=_LAST_SECONDS, params={"worker_id": self._options.worker_id}
         )
-        if answer is not None and answer.status_code == 200:
-            held = [(each["job_id"], each["lease_version"]) for each in answer.json()["leases"]]
+        if answer is not None and answer.status == 200:
+            held = [(each["job_id"], each["lease_version"]) for each in answer.members["leases"]]
             ends += [end_of(*pair, release) for pair in held if pair not in known]
         if ends:
             body = wire.many([end.text for end in ends])

@@ -8,11 +8,10 @@ FencepostError
 └── Unavailable                there was no answer in time
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
+from fencepost.answers import Answer
 
 
 class FencepostError(Exception):
@@ -91,15 +90,9 @@ _BY_CODE: dict[str, type[Problem]] = {
 }
 
 
-def problem_of(answer: httpx.Response) -> Problem:
-    """Read a refusal; one that is no problem document (from a proxy, say) keeps its status."""
-    try:
-        members = json.loads(answer.content)
-    except ValueError:
-        members = None
-    if not isinstance(members, dict):
-        members = {"detail": answer.reason_phrase}
-    return problem_from(answer.status_code, members)
+def problem_of(answer: Answer) -> Problem:
+    """Return a refusal as an exception."""
+    return problem_from(answer.status, answer.members)
 
 
 def problem_from(status: int, members: Mapping[str, Any]) -> Problem:

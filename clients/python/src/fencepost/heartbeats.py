@@ -8,14 +8,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import httpx
-
 from fencepost import wire
+from fencepost.answers import Answer
 from fencepost.calls import Calls
 from fencepost.clock import now
 from fencepost.errors import Problem, lease_lost, problem_from, problem_of
 from fencepost.leases import Checkpoint, Lease, Leases, Progress
-from fencepost.pauses import Pauses
+from fencepost.pauses import Pauses, is_weather
 from fencepost.stops import StopReason
 
 log = logging.getLogger("fencepost")
@@ -97,13 +96,11 @@ class Heartbeats:
             is_for_all = started_at >= all_at
             self._news_at = float("inf")
             leases = [lease for lease in self._leases if is_for_all or _has_news(lease, started_at)]
-            if leases and not await self._beat(leases, started_at):
-                await asyncio.sleep(pauses.next())
+            if leases and not await self._beat(leases, started_at, pauses):
                 # Built anew: what has ended meanwhile is no longer held, what has been said meanwhile is
                 # newer.
                 all_at = now()
                 continue
-            pauses.reset()
             if is_for_all:
                 all_at = self._after_a_third()
             for lease in self._leases:
@@ -124,23 +121,22 @@ class Heartbeats:
             except TimeoutError:
                 pass
 
-    async def _beat(self, leases: list[Lease], sent_at: float) -> bool:
-        """Send one heartbeat; False: it is to be sent again."""
+    async def _beat(self, leases: list[Lease], sent_at: float, pauses: Pauses) -> bool:
+        """Send one heartbeat; False: it is to be sent again, and the pause before that is over."""
         carried = self._load(leases)
         items = [_item(*each) for each in carried]
         answer = await self._calls.once(
             "POST", "/v1/leases/heartbeat", content=wire.many(items), timeout_seconds=self._third
         )
-        if answer is None:
-            return False
-        if answer.status_code in (400, 413, 422):
-            return self._refused(answer, leases)
-        if answer.status_code != 200:
-            log.error("heartbeats are refused: %s", problem_of(answer))
-            return False
-        for each, result in zip(carried, answer.json()["results"], strict=True):
-            self._answered(*each, result, sent_at)
-        return True
+        if answer is not None and answer.status == 200:
+            for each, result in zip(carried, answer.members["results"], strict=True):
+                self._answered(*each, result, sent_at)
+            pauses.reset()
+            return True
+        if answer is not None and not is_weather(answer):
+            self._refused(answer, leases)
+        await asyncio.sleep(pauses.next(answer))
+        return False
 
     def _load(self, leases: list[Lease]) -> list[Item]:
         """Return what a heartbeat carries; checkpoints that do not fit wait for the next."""
@@ -177,9 +173,12 @@ class Heartbeats:
         if result["cancel_requested"]:
             self._tell(lease, "cancelled")
 
-    def _refused(self, answer: httpx.Response, leases: list[Lease]) -> bool:
+    def _refused(self, answer: Answer, leases: list[Lease]) -> None:
         """Take the progress or checkpoint that was refused away from who gave it."""
         problem = problem_of(answer)
+        if answer.status not in (400, 413, 422):
+            log.error("heartbeats are refused: %s", problem)
+            return
         named = {
             int(found[1]) for error in problem.errors if (found := _ITEM.match(str(error.get("pointer"))))
         }
@@ -191,7 +190,6 @@ class Heartbeats:
                 log.warning("progress or checkpoint of job %s is refused: %s", lease.job_id, problem)
             lease.progress = None
             lease.reject(problem)
-        return False
 
 
 def _has_news(lease: Lease, at: float) -> bool:

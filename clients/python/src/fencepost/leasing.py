@@ -11,7 +11,7 @@ from fencepost.calls import Calls
 from fencepost.clock import now
 from fencepost.errors import Unavailable, problem_of
 from fencepost.leases import Lease, Leases, granted
-from fencepost.pauses import Pauses, retry_after
+from fencepost.pauses import Pauses
 
 log = logging.getLogger("fencepost")
 
@@ -67,12 +67,12 @@ class Leasing:
             )
         except Unavailable:
             return
-        if answer.status_code != 200:
+        if answer.status != 200:
             raise problem_of(answer)
-        given = answer.json()
+        given = answer.members
         if given["jobs"]:
             self._start(
                 [granted(each, asked_at=asked_at, server_time=given["server_time"]) for each in given["jobs"]]
             )
         else:
-            await asyncio.sleep(max(retry_after(answer), asked_at + _EMPTY_SECONDS - now()))
+            await asyncio.sleep(max(answer.retry_after_seconds, asked_at + _EMPTY_SECONDS - now()))

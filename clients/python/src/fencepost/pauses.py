@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-import httpx
+from fencepost.answers import Answer
 
 FIRST_SECONDS = 0.1
 LONGEST_SECONDS = 10.0
@@ -16,23 +16,18 @@ class Pauses:
         self._draw = draw
         self._whole = FIRST_SECONDS
 
-    def next(self, answer: httpx.Response | None = None) -> float:
+    def next(self, answer: Answer | None = None) -> float:
         """Return the next pause in seconds; an answer's Retry-After is the least."""
         whole = self._whole
         self._whole = min(2 * whole, LONGEST_SECONDS)
-        return max(self._draw(whole / 2, whole), retry_after(answer))
+        pause = self._draw(whole / 2, whole)
+        return pause if answer is None else max(pause, answer.retry_after_seconds)
 
     def reset(self) -> None:
         """Begin again with the shortest."""
         self._whole = FIRST_SECONDS
 
 
-def retry_after(answer: httpx.Response | None) -> float:
-    """Return the answer's Retry-After in seconds; 0 without one, or when it is a date."""
-    text = answer.headers.get("retry-after", "") if answer is not None else ""
-    return float(text) if text.isdecimal() else 0.0
-
-
-def is_weather(answer: httpx.Response) -> bool:
+def is_weather(answer: Answer) -> bool:
     """Tell whether the same call may get another answer later."""
-    return answer.status_code >= 500 or answer.status_code in (408, 429)
+    return answer.status >= 500 or answer.status in (408, 429)
