@@ -38,7 +38,7 @@ def test_a_thread_completes_its_job_in_its_own_transaction(
             connection.execute(WRITE, (job.id, job.lease_version))
             return job.complete(connection.cursor(), {"charged": 10})
 
-    with Client(worker._options.url) as producer, running(worker):
+    with Client(str(worker._service["base_url"])) as producer, running(worker):
         made = producer.submit("charge")
         assert producer.wait(made.id, 60)["result"] == {"charged": 10}
     assert entries(ledger) == [(made.id, 1)]
@@ -56,7 +56,7 @@ def test_a_coroutine_completes_its_job_in_its_own_transaction(
             await connection.execute(WRITE, (job.id, job.lease_version))
             return await job.complete(connection, None)
 
-    with Client(worker._options.url) as producer, running(worker):
+    with Client(str(worker._service["base_url"])) as producer, running(worker):
         made = producer.submit("charge")
         assert producer.wait(made.id, 60)["state"] == "succeeded"
     assert entries(ledger) == [(made.id, 1)]
@@ -77,7 +77,7 @@ def test_a_lease_that_is_over_writes_nothing(serve: Callable[..., ServerProcess]
             lost.append(error)
             raise
 
-    with Client(worker._options.url) as producer, running(worker):
+    with Client(str(worker._service["base_url"])) as producer, running(worker):
         made = producer.submit("charge")
         assert producer.wait(made.id, 60)["state"] == "cancelled"
     assert entries(ledger) == []
@@ -95,6 +95,6 @@ def test_another_error_of_the_database_stays_what_it_is(
             connection.execute("SET transaction_read_only = on")
             job.hold_lease(connection)
 
-    with Client(worker._options.url) as producer, running(worker):
+    with Client(str(worker._service["base_url"])) as producer, running(worker):
         made = producer.submit("charge", max_attempts=1)
         assert (producer.wait(made.id, 60)["error"] or {})["type"] == "ReadOnlySqlTransaction"

@@ -1,6 +1,7 @@
 """The producer: ``Client`` for plain code, ``AsyncClient`` for coroutines, with the same conversations."""
 
 import asyncio
+import os
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,14 +10,12 @@ from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
-from fencepost import answers, conversations
+from fencepost import answers, conversations, service
 from fencepost.answers import Unreadable
 from fencepost.conversations import Conversation, Heard, Pause, Request
 from fencepost.jobs import JobOptions, JobRecord, NewJob, Submitted
 
 Meaning = TypeVar("Meaning")
-
-DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 class _Settings:
@@ -24,7 +23,7 @@ class _Settings:
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str = service.DEFAULT_URL,
         *,
         api_key: str | None = None,
         timeout_seconds: float = 10.0,
@@ -32,11 +31,7 @@ class _Settings:
     ) -> None:
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
-        self._options: dict[str, Any] = {
-            "base_url": url,
-            "headers": authorization(api_key),
-            "timeout": timeout_seconds,
-        }
+        self._options = service.arguments(url, api_key)
 
     def _arguments(self, request: Request) -> dict[str, Any]:
         return {
@@ -50,7 +45,7 @@ class _Settings:
 
 
 class Client(_Settings):
-    """A producer over HTTP. One may be shared by threads.
+    """A producer over HTTP. One may be shared by threads, and by the processes of a fork.
 
     ``timeout_seconds`` is for one try; a call without an answer (or with 5xx, 408 or 429) is repeated for at
     most ``retry_seconds``, which is safe for every call here, and then raises Unavailable.
@@ -58,7 +53,7 @@ class Client(_Settings):
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str = service.DEFAULT_URL,
         *,
         api_key: str | None = None,
         timeout_seconds: float = 10.0,
@@ -66,6 +61,7 @@ class Client(_Settings):
     ) -> None:
         super().__init__(url, api_key=api_key, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds)
         self._http = httpx.Client(**self._options)
+        self._process_id = os.getpid()
 
     def submit(self, kind: str, payload: object = None, **options: Unpack[JobOptions]) -> Submitted:
         """Make a job. An ``idempotency_key`` is made when none is given, so that the tries make one job."""
@@ -111,6 +107,13 @@ class Client(_Settings):
     ) -> None:
         self.close()
 
+    def _connections(self) -> httpx.Client:
+        # A process has its parent's connections after a fork, and each would read the other's answers.
+        if self._process_id != os.getpid():
+            self._http = httpx.Client(**self._options)
+            self._process_id = os.getpid()
+        return self._http
+
     def _say(self, conversation: Conversation[Meaning]) -> Meaning:
         heard: Heard = None
         while True:
@@ -124,7 +127,7 @@ class Client(_Settings):
                 heard = None
             else:
                 try:
-                    heard = answers.read(self._http.request(**self._arguments(step)))
+                    heard = answers.read(self._connections().request(**self._arguments(step)))
                 except (httpx.RequestError, Unreadable) as error:
                     heard = error
 
@@ -134,7 +137,7 @@ class AsyncClient(_Settings):
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str = service.DEFAULT_URL,
         *,
         api_key: str | None = None,
         timeout_seconds: float = 10.0,
@@ -203,8 +206,3 @@ class AsyncClient(_Settings):
                     heard = answers.read(await self._http.request(**self._arguments(step)))
                 except (httpx.RequestError, Unreadable) as error:
                     heard = error
-
-
-def authorization(api_key: str | None) -> dict[str, str]:
-    """Return the headers that carry the API key."""
-    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}

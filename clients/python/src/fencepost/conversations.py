@@ -4,6 +4,7 @@ A step is a ``Request`` (answered with the answer, or with why there was none) o
 sync and the async client only carry the steps out, so that nothing of this stands twice.
 """
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -17,6 +18,7 @@ from fencepost.pauses import Pauses, is_weather
 
 # The longest that one call waits for a job's end; the service allows 30.
 WAIT_SECONDS = 20.0
+_KEY = re.compile(r"[ -~]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,10 @@ def call(request: Request, *, retry_seconds: float) -> Conversation[Answer]:
 
 def submission(job: NewJob) -> Request:
     """Return the request that makes a job; its idempotency key is made here, before the first try."""
-    body = job.body()
-    key = body.pop("idempotency_key", None) or new_key()
+    body = _with_key(job)
+    key = body.pop("idempotency_key")
+    if not _KEY.fullmatch(key):
+        raise ValueError(f"the idempotency key {key!r} is not 1 to 255 printable ASCII characters")
     return Request("POST", "/v1/jobs", wire.bytes_of(body), wire.HEADERS | {"Idempotency-Key": _quoted(key)})
 
 
@@ -81,8 +85,8 @@ def submit(job: NewJob, *, retry_seconds: float) -> Conversation[Submitted]:
 
 def submit_many(jobs: Sequence[NewJob], *, retry_seconds: float) -> Conversation[list[Submitted]]:
     """Make jobs, all or none."""
-    bodies = [{"idempotency_key": new_key()} | job.body() for job in jobs]
-    request = Request("POST", "/v1/jobs/batch", wire.bytes_of({"jobs": bodies}), wire.HEADERS)
+    bodies = {"jobs": [_with_key(job) for job in jobs]}
+    request = Request("POST", "/v1/jobs/batch", wire.bytes_of(bodies), wire.HEADERS)
     answer = yield from call(request, retry_seconds=retry_seconds)
     return [Submitted(each["job"], created=each["created"]) for each in answer.members["jobs"]]
 
@@ -99,13 +103,13 @@ def wait(job_id: str, *, timeout_seconds: float | None, retry_seconds: float) ->
     """Read a job until it is finished; raise TimeoutError when it is not in time."""
     give_up_at = None if timeout_seconds is None else now() + timeout_seconds
     while True:
-        left = WAIT_SECONDS if give_up_at is None else give_up_at - now()
+        left = float("inf") if give_up_at is None else max(0.0, give_up_at - now())
         job = yield from get(
-            job_id, wait_seconds=max(0.0, min(left, WAIT_SECONDS)), retry_seconds=retry_seconds
+            job_id, wait_seconds=min(left, WAIT_SECONDS), retry_seconds=min(left, retry_seconds)
         )
         if job["state"] in FINISHED:
             return job
-        if left <= 0:
+        if left == 0:
             raise TimeoutError(f"job {job_id} is {job['state']} after {timeout_seconds} s")
 
 
@@ -125,6 +129,13 @@ def redrive(job_id: str, *, run_at: str | None, retry_seconds: float) -> Convers
 
 def _post(path: str, body: Mapping[str, Any]) -> Request:
     return Request("POST", path, wire.bytes_of(body), wire.HEADERS)
+
+
+def _with_key(job: NewJob) -> dict[str, Any]:
+    body = job.body()
+    if body.get("idempotency_key") is None:
+        body["idempotency_key"] = new_key()
+    return body
 
 
 def _quoted(key: str) -> str:

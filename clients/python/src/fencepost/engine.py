@@ -39,9 +39,6 @@ _LAST_SECONDS = 2.0
 class Options:
     """What a worker was made with."""
 
-    url: str
-    api_key: str | None
-    worker_id: str
     queues: tuple[str, ...]
     concurrency: int
     lease_seconds: float
@@ -59,10 +56,12 @@ class Engine:
         handlers: Handlers,
         http: httpx.AsyncClient,
         *,
+        worker_id: str,
         handlers_loop: asyncio.AbstractEventLoop,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._options = options
+        self._worker_id = worker_id
         self._calls = Calls(http)
         self._leases = Leases(options.concurrency)
         self._ends = Ends(self._calls, self._leases)
@@ -78,20 +77,19 @@ class Engine:
             self._calls,
             self._leases,
             self._start,
-            worker_id=options.worker_id,
+            worker_id=worker_id,
             queues=options.queues,
             lease_seconds=options.lease_seconds,
             wait_seconds=options.wait_seconds,
         )
-        self._stops = 0
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
 
-    def stop(self) -> None:
-        """Begin to shut down; the second time, do not wait for the handlers."""
-        self._stops += 1
-        self._stopping.set()
-        if self._stops > 1:
+    def stop(self, count: int) -> None:
+        """Shut down when it has been told to; told twice, do not wait for the handlers."""
+        if count > 0:
+            self._stopping.set()
+        if count > 1:
             self._hurry.set()
 
     async def run(self) -> None:
@@ -155,7 +153,7 @@ class Engine:
         release = Release(reason="shutdown")
         ends = [end_of(lease.job_id, lease.version, release) for lease in left]
         answer = await self._calls.once(
-            "GET", "/v1/leases", timeout_seconds=_LAST_SECONDS, params={"worker_id": self._options.worker_id}
+            "GET", "/v1/leases", timeout_seconds=_LAST_SECONDS, params={"worker_id": self._worker_id}
         )
         if answer is not None and answer.status == 200:
             held = [(each["job_id"], each["lease_version"]) for each in answer.members["leases"]]

@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import os
 import re
 import signal
 import socket
@@ -13,8 +14,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from fencepost import child
-from fencepost.client import DEFAULT_URL, authorization
+from fencepost import child, service
 from fencepost.engine import Engine, Options
 from fencepost.handlers import FunctionType, Handlers
 from fencepost.runs import LoopThread
@@ -34,7 +34,7 @@ class Worker:
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str = service.DEFAULT_URL,
         *,
         queues: Sequence[str],
         concurrency: int = 10,
@@ -50,9 +50,6 @@ class Worker:
         if not 1 <= concurrency <= _MOST_JOBS:
             raise ValueError(f"concurrency is {concurrency}, not within 1 and {_MOST_JOBS}")
         self._options = Options(
-            url=url,
-            api_key=api_key,
-            worker_id=worker_id or _new_worker_id(),
             queues=tuple(queues),
             concurrency=concurrency,
             lease_seconds=lease_seconds,
@@ -60,6 +57,9 @@ class Worker:
             drain_seconds=drain_seconds,
             grace_seconds=grace_seconds,
         )
+        self._service = service.arguments(url, api_key)
+        self._worker_id = worker_id
+        self._own_id = (os.getpid(), _new_worker_id())
         self._handlers = Handlers()
         self._running: tuple[asyncio.AbstractEventLoop, Engine] | None = None
         self._stops = 0
@@ -67,7 +67,12 @@ class Worker:
     @property
     def worker_id(self) -> str:
         """The name that the service knows this worker by."""
-        return self._options.worker_id
+        if self._worker_id is not None:
+            return self._worker_id
+        # A fork is another worker. Of two with one name the first to end would release the other's leases.
+        if self._own_id[0] != os.getpid():
+            self._own_id = (os.getpid(), _new_worker_id())
+        return self._own_id[1]
 
     def handler(
         self, kind: str | None = None, *, process: bool = False
@@ -78,6 +83,8 @@ class Worker:
         threads, or with ``process`` in processes, which can be killed. What they return completes the job,
         what they raise fails it; see ``Complete``, ``Fail``, ``Release`` and ``SETTLED`` for more.
         """
+        if callable(kind):
+            raise TypeError("write @worker.handler() with its brackets, or with a kind in them")
 
         def register(function: FunctionType) -> FunctionType:
             self._handlers.add(kind, function, process=process)
@@ -131,7 +138,7 @@ class Worker:
         self._stops += 1
         if self._running is not None:
             loop, engine = self._running
-            loop.call_soon_threadsafe(engine.stop)
+            loop.call_soon_threadsafe(engine.stop, self._stops)
 
     async def _work(self, handlers_loop: asyncio.AbstractEventLoop) -> None:
         if multiprocessing.current_process().name == child.NAME:
@@ -142,12 +149,12 @@ class Worker:
             raise RuntimeError("this worker is running already")
         if not self._handlers:
             raise RuntimeError("this worker has no handler: it would fail every job")
-        headers = authorization(self._options.api_key)
-        async with httpx.AsyncClient(base_url=self._options.url, headers=headers) as http:
-            engine = Engine(self._options, self._handlers, http, handlers_loop=handlers_loop)
+        async with httpx.AsyncClient(**self._service) as http:
+            engine = Engine(
+                self._options, self._handlers, http, worker_id=self.worker_id, handlers_loop=handlers_loop
+            )
             self._running = asyncio.get_running_loop(), engine
-            for _ in range(self._stops):
-                engine.stop()
+            engine.stop(self._stops)
             try:
                 await engine.run()
             finally:
