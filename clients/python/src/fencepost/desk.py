@@ -1,8 +1,9 @@
 """The desk in the worker's process: wishes of handlers, carried into the worker's own loop."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from fencepost import wire
 from fencepost.answers import Answer
@@ -16,6 +17,7 @@ from fencepost.leases import Lease
 
 _TIMEOUT_SECONDS = 10.0
 
+Meaning = TypeVar("Meaning")
 Note = tuple[Lease, float | None, str | None]
 
 
@@ -41,15 +43,23 @@ class LocalDesk:
 
     def checkpoint(self, lease: Lease, text: str) -> "Future[None]":
         """Have a value stored by a heartbeat."""
-        return asyncio.run_coroutine_threadsafe(self._heartbeats.checkpoint(lease, text), self._loop)
+        return self._begin(lease, self._heartbeats.checkpoint(lease, text))
 
     def verify(self, lease: Lease) -> "Future[None]":
         """Ask the service whether the lease is held."""
-        return asyncio.run_coroutine_threadsafe(self._verify(lease), self._loop)
+        return self._begin(lease, self._verify(lease))
 
     def submit(self, lease: Lease, job: NewJob) -> "Future[Submitted]":
         """Make a child job."""
-        return asyncio.run_coroutine_threadsafe(self._submit(lease, job), self._loop)
+        return self._begin(lease, self._submit(lease, job))
+
+    def _begin(self, lease: Lease, asking: "Coroutine[Any, Any, Meaning]") -> "Future[Meaning]":
+        try:
+            return asyncio.run_coroutine_threadsafe(asking, self._loop)
+        except RuntimeError:
+            # The worker has ended, and has given back what this handler still works on.
+            asking.close()
+            raise lease.lost() from None
 
     async def _verify(self, lease: Lease) -> None:
         body = wire.bytes_of({"lease_version": lease.version})

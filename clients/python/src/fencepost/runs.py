@@ -110,7 +110,7 @@ class Coroutines:
         self._loop = loop
         self._desk = desk
         self._tell = tell
-        self._tasks: dict[Lease, asyncio.Task[None]] = {}
+        self._tasks: dict[Lease, asyncio.Task[Outcome]] = {}
         self._inbox: Inbox[tuple[Lease, AsyncFunction | None]] = Inbox(loop, self._receive)
         self._ended: list[Ended] = []
 
@@ -125,18 +125,32 @@ class Coroutines:
     def _receive(self, message: tuple[Lease, AsyncFunction | None]) -> None:
         lease, function = message
         if function is not None:
-            self._tasks[lease] = self._loop.create_task(self._run(lease, function))
-        elif (task := self._tasks.get(lease)) is not None:
-            task.cancel(lease.stop.reason)
+            task = self._tasks[lease] = self._loop.create_task(self._run(lease, function))
+            task.add_done_callback(partial(self._done, lease))
+        elif lease in self._tasks:
+            self._tasks[lease].cancel(lease.stop.reason)
 
-    async def _run(self, lease: Lease, function: AsyncFunction) -> None:
+    async def _run(self, lease: Lease, function: AsyncFunction) -> Outcome:
         try:
             job = AsyncJob(lease, self._desk)
             job.raise_if_stopped()
-            outcome = returned(await function(job))
+            return returned(await function(job))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                _stopped_by_the_program(lease)
+            return raised(error)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-            outcome = raised(error)
+            return raised(error)
+
+    def _done(self, lease: Lease, task: asyncio.Task[Outcome]) -> None:
         del self._tasks[lease]
+        if task.cancelled():
+            # Before its first turn: nothing of it has run.
+            _stopped_by_the_program(lease)
+            outcome = raised(asyncio.CancelledError())
+        else:
+            outcome = task.result()
         if not self._ended:
             # Handlers that end in the same turn of the loop are told of together: they go into one call.
             self._loop.call_soon(self._tell_ended)
@@ -147,22 +161,35 @@ class Coroutines:
         self._tell(ended)
 
 
+def _stopped_by_the_program(lease: Lease) -> None:
+    # A task that is cancelled although its handler was not told to stop: the program ends its loop.
+    if lease.stop.reason is None:
+        lease.stop.set("shutdown")
+
+
 class LoopThread:
     """An event loop for handlers in a daemon thread: who blocks it blocks nothing else, not even the exit."""
 
     def __init__(self) -> None:
         self._is_ready = threading.Event()
-        self._done: asyncio.Event
+        self._is_closed = False
         self.loop: asyncio.AbstractEventLoop
-        threading.Thread(target=lambda: asyncio.run(self._run()), name="fencepost-loop", daemon=True).start()
+        threading.Thread(target=self._run, name="fencepost-loop", daemon=True).start()
         self._is_ready.wait()
 
     def close(self) -> None:
         """Cancel what still runs in the loop, and let it end."""
-        self.loop.call_soon_threadsafe(self._done.set)
+        self._is_closed = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
 
-    async def _run(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._done = asyncio.Event()
-        self._is_ready.set()
-        await self._done.wait()
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            self.loop = runner.get_loop()
+            self._is_ready.set()
+            while not self._is_closed:
+                try:
+                    self.loop.run_forever()
+                except (SystemExit, KeyboardInterrupt) as error:
+                    # These two leave the loop as well, when a task of a handler's own raises them. That
+                    # handler hears of it when it awaits its task; the others have nothing to do with it.
+                    log.warning("a handler's task has raised %s", type(error).__name__)

@@ -110,7 +110,8 @@ class Worker:
         """``run`` inside a program of coroutines: coroutine handlers run in the caller's loop.
 
         The worker's own loop runs in a thread, so that a handler that blocks the caller's holds up no
-        heartbeat. To cancel this is to call ``stop``: it still waits for the way down.
+        heartbeat. To cancel this is to call ``stop``: it still waits for the way down. To cancel it again is
+        to call ``stop`` again.
         """
         handlers_loop = asyncio.get_running_loop()
         done: Future[None] = Future()
@@ -126,12 +127,16 @@ class Worker:
         with self._signals() if handle_signals else _nothing():
             threading.Thread(target=work, name="fencepost-worker", daemon=True).start()
             ended = asyncio.ensure_future(asyncio.wrap_future(done))
-            try:
-                await asyncio.shield(ended)
-            except asyncio.CancelledError:
-                self.stop()
-                await ended
-                raise
+            cancelled: asyncio.CancelledError | None = None
+            while not ended.done():
+                try:
+                    await asyncio.shield(ended)
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                    self.stop()
+            ended.result()
+            if cancelled is not None:
+                raise cancelled
 
     def stop(self) -> None:
         """Let the worker shut down, from any thread. The second time it does not wait for the handlers."""
