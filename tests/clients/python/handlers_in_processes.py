@@ -1,8 +1,9 @@
 """Handlers that a process finds by their names."""
 
 import os
+import threading
 
-from fencepost import Fail, Job
+from fencepost import Fail, Job, Release
 
 
 def echo(job: Job) -> list[object]:
@@ -31,3 +32,37 @@ def give_no_json(job: Job) -> object:
 
 def report(job: Job) -> None:
     raise Fail("no such card", retryable=False, type="card")
+
+
+class Declined(Fail):
+    """A failure that is made of other things than its message."""
+
+    def __init__(self, code: int, *, bank: str) -> None:
+        super().__init__(f"code {code}", retryable=False, type="declined", details=lambda: bank)
+
+
+class Closed(Release):
+    """A reason to give the job back that is made of nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(3600, "closed")
+
+
+def decline(job: Job) -> None:
+    raise Declined(7, bank="a")
+
+
+def close(job: Job) -> None:
+    raise Closed
+
+
+def fork_and_die(job: Job) -> None:
+    """Die while a process that was forked holds all that was open."""
+    if os.fork() == 0:
+        threading.Event().wait()
+    os._exit(7)
+
+
+def leave_a_thread(job: Job) -> str:
+    threading.Thread(target=threading.Event().wait).start()
+    return "left"

@@ -4,7 +4,9 @@ Each handler writes marks, files in FOLDER, so that a test knows where it is.
 """
 
 import logging
+import multiprocessing
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -77,6 +79,23 @@ def compute(job: Job) -> int:
         sum(range(100_000))
 
 
+@worker.handler("program", process=True)
+def program(job: Job) -> None:
+    """Wait in a process for a program that it has started."""
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+    mark("program", started.pid)
+    started.wait()
+
+
+@worker.handler("slow", process=True)
+def slow(job: Job) -> int:
+    """Work in a process that has taken its time to import this module, until told to stop if it is much."""
+    if len(job.payload) > 1_000:
+        job.stop.wait()
+        job.raise_if_stopped()
+    return len(job.payload)
+
+
 @worker.handler("careful")
 def careful(job: Job) -> None:
     """Ask before writing."""
@@ -88,6 +107,11 @@ def careful(job: Job) -> None:
         mark(f"refused-{job.lease_version}", lost.code)
         raise
 
+
+if NAME == "slow" and multiprocessing.current_process().name == "fencepost-process":
+    mark("importing", os.getpid())
+    while not (Path(FOLDER) / "go-on").exists():
+        time.sleep(0.01)
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")

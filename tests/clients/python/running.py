@@ -66,6 +66,10 @@ class Program:
     def has_mark(self, name: str) -> bool:
         return (self._folder / name).exists()
 
+    def go_on(self) -> None:
+        """Let a process that imports the program slowly come to its end."""
+        (self._folder / "go-on").touch()
+
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 

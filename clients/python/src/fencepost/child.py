@@ -1,8 +1,11 @@
 """The inside of a handler's process: the handler runs in the main thread, another one reads the pipe."""
 
 import os
+import pickle
 import signal
+import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
 from multiprocessing.connection import Connection
@@ -25,11 +28,12 @@ from fencepost.messages import (
     Submit,
     Verify,
 )
-from fencepost.outcomes import Outcome, raised, result_refused, returned
+from fencepost.outcomes import Outcome, plain, raised, returned
 from fencepost.stops import Expiry, Stop
 
 NAME = "fencepost-process"
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # EX_TEMPFAIL: the lease ran out while nobody renewed it.
 _EXPIRED_STATUS = 75
 _LOOK_SECONDS = 0.5
@@ -38,10 +42,21 @@ _LOOK_SECONDS = 0.5
 def main(pipe: Connection, expiry: Expiry) -> None:
     """Do jobs until the worker closes the pipe."""
     # A terminal and a supervisor send their signals to the whole group. The worker decides when a handler
-    # stops.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # stops, and has blocked them until here.
+    for number in SIGNALS:
         signal.signal(number, lambda *_: None)
+    if sys.platform != "win32":
+        # A group of its own: what the handler starts is killed with it.
+        os.setpgid(0, 0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     Process(pipe, expiry).run()
+
+
+def _end() -> None:
+    """End this process at once, and whatever the handler has started in its group."""
+    if sys.platform != "win32":
+        os.killpg(0, signal.SIGKILL)
+    os._exit(_EXPIRED_STATUS)
 
 
 class Process:
@@ -60,11 +75,9 @@ class Process:
         """Do jobs until the worker closes the pipe."""
         threading.Thread(target=self._listen, name="fencepost-pipe", daemon=True).start()
         while (begun := self._begun.get()) is not None:
-            begin, stop = begun
-            lease = Lease(begin.facts, stop=stop, deadline=float("inf"), asked_at=now())
-            outcome = self._do(begin, lease)
-            self._stop = None
-            self._finish(outcome)
+            self._do(*begun)
+            # Nothing of the last job is kept while the process waits for the next.
+            del begun
 
     def progress(self, lease: Lease, percent: float | None, message: str | None) -> None:  # noqa: ARG002
         """Tell the worker."""
@@ -82,20 +95,22 @@ class Process:
         """Ask the worker."""
         return self._ask(Submit(job))
 
-    def _do(self, begin: Begin, lease: Lease) -> Outcome:
+    def _do(self, begin: Begin, stop: Stop) -> None:
+        lease = Lease(begin.facts, stop=stop, deadline=float("inf"), asked_at=now())
+        outcome = plain(self._outcome(begin, lease))
+        self._stop = None
+        self._send(Done(outcome))
+
+    def _outcome(self, begin: Begin, lease: Lease) -> Outcome:
         try:
-            return returned(begin.function(Job(lease, self)))
+            # The worker has written it, through the pipe that is ours alone.
+            function: Callable[[Job], object] = pickle.loads(begin.function)  # noqa: S301
+            return returned(function(Job(lease, self)))
         except SystemExit:
             # As in any process: the handler has ended this one.
             raise
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             return raised(error)
-
-    def _finish(self, outcome: Outcome) -> None:
-        try:
-            self._send(Done(outcome))
-        except Exception as error:  # noqa: BLE001 - what cannot be pickled is no JSON either
-            self._send(Done(result_refused(str(error))))
 
     def _ask(self, question: Question) -> "Future[Any]":
         number = next(self._numbers)
@@ -114,11 +129,11 @@ class Process:
                     self._receive(self._pipe.recv())
                 stop = self._stop
                 if stop is not None and now() >= self._expiry.value:
-                    os._exit(_EXPIRED_STATUS)
+                    _end()
         except (EOFError, OSError):
             # The worker has gone, or has no more jobs.
             if self._stop is not None:
-                os._exit(_EXPIRED_STATUS)
+                _end()
             self._begun.put(None)
 
     def _receive(self, message: object) -> None:

@@ -1,11 +1,11 @@
 """What the worker and a handler's process say to each other."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fencepost.job import Desk, Job
+from fencepost.job import Desk
 from fencepost.jobs import NewJob, Submitted
 from fencepost.leases import Lease
 from fencepost.outcomes import Outcome
@@ -49,9 +49,9 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """To the process: do a job."""
+    """To the process: do a job. The function is pickled: where it is not found, the job fails."""
 
-    function: Callable[[Job], object]
+    function: bytes
     facts: Mapping[str, Any]
 
 

@@ -134,6 +134,32 @@ def end_of(job_id: str, lease_version: int, outcome: Complete | Fail | Release) 
         return _end(pair, said)
 
 
+def plain(outcome: Outcome) -> Outcome:
+    """Return what would be sent for an outcome, in our own classes and JSON, as any process can read it."""
+    if isinstance(outcome, Settled):
+        return outcome
+    end = end_of("", 0, outcome)
+    members = json.loads(end.text)
+    match end.verb:
+        case "complete":
+            return Complete(
+                members["result"], enqueue=[NewJob(**body) for body in members.get("enqueue", [])]
+            )
+        case "fail":
+            error = members["error"]
+            return Fail(
+                error["message"],
+                retryable=members["retryable"],
+                retry_after_seconds=members.get("retry_after_seconds"),
+                type=error["type"],
+                details=error.get("details"),
+            )
+        case "release":
+            return Release(members["delay_seconds"], members.get("reason"))
+        case _:
+            assert_never(end.verb)
+
+
 def result_refused(detail: str) -> Fail:
     """The failure of a handler whose result nobody takes: another try would give the same."""
     return Fail(detail, type="result_refused", retryable=False)
