@@ -16,7 +16,7 @@ depends_on = None
 _DOWN = """
 DROP FUNCTION
     fencepost.enqueue, fencepost.complete, fencepost.hold_lease, fencepost.refuse_lease,
-    fencepost.checked_json, fencepost.checked_backoff, fencepost.checked_metadata;
+    fencepost.checked_json, fencepost.by_tokens, fencepost.checked_backoff, fencepost.checked_metadata;
 GRANT EXECUTE ON FUNCTION fencepost.first_job_id_at, fencepost.new_job_id TO PUBLIC;
 """
 

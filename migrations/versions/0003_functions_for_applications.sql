@@ -12,7 +12,8 @@
 -- it was there, nor a lease end before it was granted.
 
 -- The value, which must be opaque JSON as the protocol has it: no U+0000, no lone surrogate, no number beyond
--- numeric, at most 100 levels. A container at level 100 has a hundred around it.
+-- numeric, at most 100 levels. A container at level 100 has a hundred around it. Whatever reads the tree may run
+-- out of stack as well, at a depth of thousands.
 CREATE FUNCTION fencepost.checked_json(parameter text, value json, max_bytes integer) RETURNS jsonb
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -26,26 +27,47 @@ BEGIN
     END IF;
     BEGIN
         tree := CAST(value AS jsonb);
+        IF jsonb_path_exists(
+            tree, 'strict $.**{100 to last} ? (@.type() == "array" || @.type() == "object")'
+        ) THEN
+            RAISE EXCEPTION '%: nested over 100 levels', parameter USING ERRCODE = 'invalid_parameter_value';
+        END IF;
     EXCEPTION
         WHEN untranslatable_character OR invalid_text_representation OR numeric_value_out_of_range
              OR program_limit_exceeded OR statement_too_complex THEN
             RAISE EXCEPTION '%: holds U+0000, a lone surrogate, or a number or nesting beyond all bounds', parameter
                 USING ERRCODE = 'invalid_parameter_value';
     END;
-    IF jsonb_path_exists(tree, 'strict $.**{100 to last} ? (@.type() == "array" || @.type() == "object")') THEN
-        RAISE EXCEPTION '%: nested over 100 levels', parameter USING ERRCODE = 'invalid_parameter_value';
-    END IF;
     RETURN tree;
 END
 $$;
 
--- The metadata as they are stored: null for the empty object.
+-- The value by its tokens, for comparing requests as over HTTP, where 1, 1.0 and "1" are three values: a string
+-- has # behind it, and a number has become a string with # before it. The rest is what jsonb does: the order of
+-- members and white space do not count, of a doubled name the last one does. jsonb itself would not only take
+-- 100 and 1e2 for one, it would write 1e100000 with all its zeros.
+CREATE FUNCTION fencepost.by_tokens(value json) RETURNS jsonb
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    -- Quoted in this way whatever the caller has made of standard_conforming_strings.
+    SELECT CAST(
+        regexp_replace(
+            CAST(value AS text), $re$"((?:[^"\\]|\\.)*)"|(-?[0-9][-+.0-9Ee]*)$re$, $re$"\1#\2"$re$, 'g'
+        ) AS jsonb
+    )
+$$;
+
+-- The metadata as they are stored and measured, which is as HTTP does: compact, null for the empty object.
 CREATE FUNCTION fencepost.checked_metadata(metadata json) RETURNS json
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    stored text;
 BEGIN
-    PERFORM fencepost.checked_json('metadata', metadata, 16384);
+    -- Much longer than what is kept of it: escapes and white space go.
+    PERFORM fencepost.checked_json('metadata', metadata, 131072);
     IF json_typeof(metadata) <> 'object' THEN
         RAISE EXCEPTION 'metadata: must be an object of strings' USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -55,11 +77,18 @@ BEGIN
     IF (SELECT count(*) <> count(DISTINCT m.key) FROM json_each(metadata) AS m) THEN
         RAISE EXCEPTION 'metadata: a name stands twice' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    RETURN CASE WHEN EXISTS (SELECT FROM json_each(metadata)) THEN metadata END;
+    SELECT '{' || string_agg(CAST(to_json(m.key) AS text) || ':' || CAST(to_json(m.value) AS text), ',') || '}'
+    INTO stored
+    FROM json_each_text(metadata) AS m;
+    IF octet_length(stored) > 16384 THEN
+        RAISE EXCEPTION 'metadata: is over the limit of 16384 bytes' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN stored;
 END
 $$;
 
--- The policy as it is stored: every member, null for the default policy.
+-- The policy as it is stored: every member, null for the default policy. Durations have microseconds, the other
+-- numbers what a double precision holds.
 CREATE FUNCTION fencepost.checked_backoff(backoff json) RETURNS json
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -98,12 +127,20 @@ BEGIN
     IF refusal IS NOT NULL THEN
         RAISE EXCEPTION 'backoff: %', refusal USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    policy := jsonb_build_object(
+        'type', policy -> 'type',
+        'base_seconds', trim_scale(round(CAST(policy ->> 'base_seconds' AS numeric), 6)),
+        'factor', trim_scale(round(CAST(policy ->> 'factor' AS numeric), 17)),
+        'max_seconds', trim_scale(round(CAST(policy ->> 'max_seconds' AS numeric), 6)),
+        'jitter', trim_scale(round(CAST(policy ->> 'jitter' AS numeric), 17))
+    );
     RETURN CASE WHEN policy <> default_policy THEN CAST(policy AS json) END;
 END
 $$;
 
 -- Raises FP001, with what is known of the job and of how the presented version ended: what
--- app.operations.refusals tells of it over HTTP. One statement, so one state of the database.
+-- app.operations.refusals tells of it over HTTP. One statement, so one state of the database. A null is no token
+-- that was lost, but a fault of the caller's.
 CREATE FUNCTION fencepost.refuse_lease(job_id uuid, lease_version bigint) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -113,6 +150,10 @@ AS $$
 DECLARE
     known record;
 BEGIN
+    IF job_id IS NULL OR lease_version IS NULL THEN
+        RAISE EXCEPTION '%: must not be null', CASE WHEN job_id IS NULL THEN 'job_id' ELSE 'lease_version' END
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     SELECT COALESCE(f.state, CASE WHEN l.job_id IS NOT NULL THEN 'running'
                                   WHEN s.job_id IS NOT NULL THEN 'scheduled'
                                   WHEN r.job_id IS NOT NULL THEN 'ready' END) AS job_state,
@@ -281,10 +322,13 @@ BEGIN
     END IF;
 
     IF idempotency_key IS NOT NULL THEN
-        -- As over HTTP the meaning counts; jsonb compares numbers by value and scale.
+        -- As over HTTP the meaning counts, and durations by their microseconds. Numeric, since how a double
+        -- precision is written is a setting of the caller's.
         meaning := substring(sha256(convert_to(CAST(jsonb_build_array(
-            kind, queue, priority, CAST(extract(epoch FROM run_at) AS text), delay_seconds, max_attempts,
-            stored_backoff, max_runtime_seconds, progress_timeout_seconds, stored_metadata, parent_job_id, tree
+            kind, queue, priority, CAST(extract(epoch FROM run_at) AS text),
+            round(CAST(delay_seconds AS numeric), 6), max_attempts, stored_backoff,
+            round(CAST(max_runtime_seconds AS numeric), 6), round(CAST(progress_timeout_seconds AS numeric), 6),
+            stored_metadata, parent_job_id, COALESCE(fencepost.by_tokens(payload), 'null')
         ) AS text), 'UTF8')) FROM 1 FOR 8);
     END IF;
     <<keys>>

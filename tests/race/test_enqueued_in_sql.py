@@ -219,13 +219,26 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"payload": '{"a": 1, "b": [2]}'}, {"payload": '{"b":[2],"a":1}'}),
     ({"payload": '{"a": 0, "a": 1}'}, {"payload": '{"a": 1}'}),
     ({"payload": "null"}, {}),
+    ({"payload": r'["\u0041", "\"1\"", "\\\\"]'}, {"payload": r'["A", "\u00221\u0022", "\u005c\u005c"]'}),
+    ({"payload": "[1e131071, 1e-16000]"}, {"payload": "[ 1e131071, 1e-16000 ]"}),
     ({"priority": 0, "queue": "default", "max_attempts": 10, "metadata": {}}, {}),
     ({"backoff": {"base_seconds": 5}}, {}),
+    ({"backoff": '{"base_seconds": 6, "jitter": 0.2}'}, {"backoff": '{"jitter": 0.20, "base_seconds": 6.0}'}),
+    ({"backoff": {"max_seconds": 1.9409999999999998}}, {"backoff": {"max_seconds": 1.941}}),
+    ({"backoff": {"base_seconds": 5.0000000001}}, {}),
+    ({"delay_seconds": 1.9409999999999998}, {"delay_seconds": 1.941}),
+    ({"max_runtime_seconds": 1.9409999999999998}, {"max_runtime_seconds": 1.941}),
+    ({"progress_timeout_seconds": 1.9409999999999998}, {"progress_timeout_seconds": 1.941}),
+    ({"metadata": '{"a": "b", "c": "\\u0064"}'}, {"metadata": {"c": "d", "a": "b"}}),
     ({"run_at": "2100-01-01 00:00+00"}, {"run_at": "2100-01-01 02:00+02"}),
 ]
 DIFFERENT: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"payload": "1"}, {"payload": "1.0"}),
     ({"payload": "1"}, {"payload": '"1"'}),
+    ({"payload": "100"}, {"payload": "1e2"}),
+    ({"payload": '["#1"]'}, {"payload": "[1]"}),
+    ({"payload": '"1#"'}, {"payload": '"1"'}),
+    ({"payload": r'"\"1"'}, {"payload": r'"\\1"'}),
     ({"payload": "1"}, {"payload": "true"}),
     ({"payload": '"null"'}, {}),
     ({"queue": "mail"}, {}),
@@ -257,6 +270,60 @@ async def test_requests_that_mean_something_else_are_refused(
         await enqueue(app, idempotency_key="k", **another)
     assert refusal.value.sqlstate == "FP002"
     assert await count_rows(context, "jobs") == 1
+
+
+async def test_a_request_means_the_same_however_the_session_writes_numbers_and_texts(
+    app: AppConnection, other: AppConnection
+) -> None:
+    request: dict[str, Any] = {
+        "idempotency_key": "k",
+        "payload": r'["\\", 1]',
+        "delay_seconds": 86400.123456,
+        "run_at": None,
+        "metadata": {"a": "b"},
+        "backoff": {"jitter": 0.1234567},
+    }
+    first = await enqueue(app, **request)
+    for setting in (
+        "extra_float_digits = -10",
+        "standard_conforming_strings = off",
+        "TimeZone = 'Asia/Tokyo'",
+        "DateStyle = 'German'",
+    ):
+        await other.execute(f"SET {setting}".encode())
+    assert await enqueue(other, **request) == Enqueued(first.job_id, created=False)
+
+
+async def test_a_key_costs_no_more_for_numbers_that_would_fill_the_memory(app: AppConnection) -> None:
+    numbers = f"[{', '.join(['1e131071'] * 25_000)}]"
+    # Written out, they are three thousand megabytes.
+    await app.execute("SET statement_timeout = '30s'")
+    first = await enqueue(app, payload=numbers, idempotency_key="k")
+    assert await enqueue(app, payload=numbers, idempotency_key="k") == Enqueued(first.job_id, created=False)
+
+
+async def test_transactions_that_use_keys_in_opposite_order_are_run_again_and_make_each_job_once(
+    context: Context, app: AppConnection, other: AppConnection
+) -> None:
+    async def both(connection: AppConnection, keys: list[str]) -> None:
+        async with connection.transaction():
+            for key in keys:
+                await enqueue(connection, idempotency_key=key)
+
+    await app.execute("BEGIN")
+    await other.execute("BEGIN")
+    await enqueue(app, idempotency_key="a")
+    await enqueue(other, idempotency_key="b")
+    outcomes = await asyncio.gather(
+        enqueue(app, idempotency_key="b"), enqueue(other, idempotency_key="a"), return_exceptions=True
+    )
+    [refusal] = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    assert isinstance(refusal, psycopg.errors.DeadlockDetected)
+    loser = app if refusal is outcomes[0] else other
+    await (other if loser is app else app).execute("COMMIT")
+    await loser.execute("ROLLBACK")
+    await both(loser, ["a", "b"])
+    assert await count_rows(context, "jobs") == 2
 
 
 async def test_keys_belong_to_the_role_and_no_caller_over_http_shares_them(

@@ -9,12 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 from alembic import command
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 
 from app.domain.errors import Misconfigured
 from app.domain.job import DEFAULT_BACKOFF, Backoff, BackoffType, JobSpec, JobState, Parent
 from app.operations.context import Context
 from app.settings import Settings
+from app.store.columns import metadata_text
 from app.store.privileges import FUNCTIONS, grant
 from app.store.schema import _config, migrate
 from tests.support.application import Application, Enqueued, complete_in_sql, enqueue, hold, role_on
@@ -191,6 +192,11 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"payload": DEEP}, "payload: nested over 100 levels"),
     ({"payload": '{"a":' * 101 + "{}" + "}" * 101}, "payload: nested over 100 levels"),
     ({"payload": f'{{"a": [1, {DEEP}]}}'}, "payload: nested over 100 levels"),
+    *[
+        ({"payload": opening * depth + "1" + closing * depth}, "payload: ")
+        for opening, closing in ("[]", ('{"a":', "}"))
+        for depth in (5_000, 12_500)
+    ],
     ({"payload": json.dumps("x" * 262_143)}, "payload: is over the limit of 262144 bytes"),
     ({"payload": json.dumps("é" * 131_072, ensure_ascii=False)}, "payload: is over the limit"),
     ({"metadata": []}, "metadata: must be an object of strings"),
@@ -199,7 +205,9 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"metadata": {"a": None}}, "metadata: must be an object of strings"),
     ({"metadata": '{"a": "1", "\\u0061": "2"}'}, "metadata: a name stands twice"),
     ({"metadata": {"a": "\0"}}, f"metadata: {NOT_STRICT}"),
-    ({"metadata": {"a": "x" * 16_384}}, "metadata: is over the limit of 16384 bytes"),
+    ({"metadata": {"a": "x" * 16_377}}, "metadata: is over the limit of 16384 bytes"),
+    ({"metadata": {"a": "é" * 8_189}}, "metadata: is over the limit of 16384 bytes"),
+    ({"metadata": {"a": " " * 140_000}}, "metadata: is over the limit"),
     ({"backoff": []}, "backoff: must be an object"),
     ({"backoff": "null"}, "backoff: must be an object"),
     ({"backoff": {"base": 1}}, "backoff: has members"),
@@ -246,9 +254,12 @@ VALID: list[dict[str, Any]] = [
     {"payload": "[1e400, 9007199254740993, 0.10, -0, 1E+2]"},
     {"payload": '{"a": 1, "a": 2}'},
     {"payload": json.dumps("x" * 262_142)},
-    {"metadata": {"a": "x" * 16_000, "": ""}},
+    {"metadata": {"a": "x" * 16_376}},
+    {"metadata": {"a": "é" * 8_188}},
+    {"metadata": '{"": "", "\\"\\\\\\n\\u0001/\\/": "\\ud83d\\ude00é"}'},
     {"backoff": {"type": "fixed", "base_seconds": 0, "factor": 1, "max_seconds": 0, "jitter": 0}},
     {"backoff": {"base_seconds": 86400, "factor": 10, "max_seconds": 604800, "jitter": 1}},
+    {"backoff": '{"base_seconds": 1e-9999, "jitter": 5e-324, "factor": 1.0000000000000002}'},
 ]
 
 
@@ -261,7 +272,25 @@ async def test_what_is_at_the_edge_of_its_range_is_taken_and_comes_back_as_it_wa
     job = await read(context, made.job_id)
     if "payload" in parameters:
         assert job.payload == parameters["payload"]
+    if "metadata" in parameters:
+        given = parameters["metadata"]
+        assert job.metadata == metadata_text(json.loads(given) if isinstance(given, str) else given)
     await assert_healthy(context)
+
+
+async def test_a_number_of_a_policy_takes_no_more_room_than_it_has_meaning(
+    context: Context, application: Application
+) -> None:
+    async with application.connect() as connection:
+        await enqueue(connection, backoff='{"base_seconds": 1e-9999, "jitter": 1e-9999}')
+        made = await enqueue(connection, backoff={"factor": 1 + 2**-52, "jitter": 0.1 + 0.2})
+    async with context.database.begin() as conn:
+        [row] = await conn.execute(
+            text("SELECT max(length(CAST(backoff AS text))) AS longest FROM fencepost.jobs")
+        )
+    assert row.longest < 200
+    backoff = (await read(context, made.job_id)).backoff
+    assert (backoff.factor, backoff.jitter) == (1 + 2**-52, 0.1 + 0.2)
 
 
 def test_the_limits_of_the_functions_are_the_defaults_of_the_service(database_url: str) -> None:
@@ -274,9 +303,9 @@ def test_the_limits_of_the_functions_are_the_defaults_of_the_service(database_ur
     for name, limit in (
         ("payload", settings.max_payload_bytes),
         ("result", settings.max_result_bytes),
-        ("metadata", settings.max_metadata_bytes),
     ):
         assert f"checked_json('{name}', {name}, {limit})" in source.replace("complete.result", "result")
+    assert f"octet_length(stored) > {settings.max_metadata_bytes} " in source
 
 
 # Complete.
@@ -332,6 +361,21 @@ async def test_a_result_that_cannot_be_is_refused_and_the_lease_is_kept(
             await complete_in_sql(connection, token_of(job), result)
         await complete_in_sql(connection, token_of(job), " null ")
     assert (await read(context, job.id)).result is None
+
+
+async def test_a_null_is_a_fault_of_the_callers_and_no_lease_that_was_lost(
+    context: Context, application: Application
+) -> None:
+    job = await leased(context)
+    async with application.connect() as connection:
+        for function in ("hold_lease", "complete"):
+            for token, name in (
+                ([None, 1], "job_id"),
+                ([job.id, None], "lease_version"),
+                ([None] * 2, "job_id"),
+            ):
+                with pytest.raises(REFUSED, match=f"^{name}: must not be null"):
+                    await connection.execute(f"SELECT fencepost.{function}(%s, %s)".encode(), token)
 
 
 async def test_a_child_remembers_its_parent(context: Context, application: Application) -> None:
