@@ -9,7 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 from alembic import command
+from psycopg import sql
 from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
 
 from app.domain.errors import Misconfigured
 from app.domain.job import DEFAULT_BACKOFF, Backoff, BackoffType, JobSpec, JobState, Parent
@@ -445,6 +447,45 @@ async def test_names_that_a_caller_makes_up_are_not_the_ones_that_the_functions_
 def test_a_role_that_is_not_there_is_named(database_url: str) -> None:
     with pytest.raises(Misconfigured, match="no role 'nobody; at all'"):
         grant(database_url, "nobody; at all")
+
+
+def test_a_grant_to_everybody_is_made_by_hand_or_not_at_all(database_url: str) -> None:
+    with pytest.raises(Misconfigured, match="public is no role"):
+        grant(database_url, "public")
+    with psycopg.connect(database_url) as connection:
+        [(is_granted,)] = connection.execute(
+            "SELECT bool_or(has_function_privilege('public', oid, 'EXECUTE')) FROM pg_proc "
+            "WHERE proname = ANY (%s)",
+            [list(FUNCTIONS)],
+        ).fetchall()
+    assert not is_granted
+
+
+@pytest.mark.parametrize("is_granted", [False, True])
+def test_who_may_not_grant_is_told_so(database_url: str, *, is_granted: bool) -> None:
+    with (
+        role_on(database_url, is_granted=is_granted) as grantor,
+        role_on(database_url, is_granted=False) as role,
+    ):
+        # A role that was granted to, and no more, is told by PostgreSQL in a warning alone.
+        url = make_url(database_url).update_query_dict({"options": f"-crole={grantor}"})
+        with pytest.raises(Misconfigured, match="connect as the owner of the schema"):
+            grant(url.render_as_string(hide_password=False), role)
+
+
+@pytest.mark.parametrize("name", ['quo"ted; --', "Ünï cøde", "PUBLIC", "current_user", "%s", "{role}"])
+def test_a_role_may_have_any_name(database_url: str, name: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        role = sql.Identifier(name)
+        connection.execute(sql.SQL("CREATE ROLE {}").format(role))
+        try:
+            grant(database_url, name)
+            connection.execute(sql.SQL("SET SESSION AUTHORIZATION {}").format(role))
+            assert connection.execute("SELECT created FROM fencepost.enqueue('test')").fetchall() == [(True,)]
+        finally:
+            connection.execute("RESET SESSION AUTHORIZATION")
+            connection.execute(sql.SQL("DROP OWNED BY {}").format(role))
+            connection.execute(sql.SQL("DROP ROLE {}").format(role))
 
 
 def test_before_the_first_migration_there_is_nothing_to_grant(
