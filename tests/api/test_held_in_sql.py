@@ -64,6 +64,22 @@ async def test_a_forced_cancel_is_503_and_a_request_to_cancel_passes(
 
 
 @pytest.mark.usefixtures("_brief")
+async def test_an_edit_and_a_redrive_are_refused_as_for_any_job_that_runs(
+    client: httpx.AsyncClient, application: Application
+) -> None:
+    leased = await run_job(client)
+    path = f"/v1/jobs/{leased['id']}"
+    async with application.connect() as app, app.transaction():
+        await hold(app, token_of(leased))
+        refused(await client.patch(path, json={"priority": 1}), 409, "not_editable")
+        refused(await client.post(f"{path}/redrive"), 409, "not_redrivable")
+        await complete_in_sql(app, token_of(leased))
+        refused(await client.patch(path, json={"priority": 1}), 503, "unavailable")
+        refused(await client.post(f"{path}/redrive"), 503, "unavailable")
+    refused(await client.patch(path, json={"priority": 1}), 409, "not_editable")
+
+
+@pytest.mark.usefixtures("_brief")
 async def test_a_heartbeat_is_answered_while_the_job_is_being_completed(
     client: httpx.AsyncClient, application: Application
 ) -> None:

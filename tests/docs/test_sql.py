@@ -1,16 +1,21 @@
 """The page of the SQL functions: what it shows is run, what it lists is what the catalog has."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.types.json import Json
 
 from app.domain.job import JobSpec, JobState, LeasedJob
+from app.embedded.binaries import binary_folder
 from app.operations.context import Context
 from app.operations.expire import expire_leases
 from app.store import privileges
@@ -19,6 +24,7 @@ from tests.docs.documents import ROOT, code, read, rows, section
 from tests.support.application import role_on
 from tests.support.factory import elapse, lease, leased
 from tests.support.factory import read as read_job
+from tests.support.server import ServerProcess
 
 PAGE = read(ROOT / "docs" / "sql.md")
 SOURCE = read(MIGRATIONS / "versions" / "0003_functions_for_applications.sql")
@@ -47,7 +53,7 @@ def sessions() -> list[str]:
 
 def paste(connection: psycopg.Connection[Any], text: str, job: LeasedJob) -> None:
     """Run statements one by one, as a shell does, with the variables of psql filled in."""
-    text = text.replace(":job_id", f"'{job.id}'").replace(":lease_version", str(job.lease_version))
+    text = text.replace(":'job_id'", f"'{job.id}'").replace(":lease_version", str(job.lease_version))
     for statement in re.sub(r"--.*", "", text).split(";"):
         if statement.strip():
             connection.execute(statement.encode())
@@ -86,7 +92,7 @@ async def test_the_pattern_charges_once_however_many_try(
 
 
 async def test_the_function_in_python_does_the_same(context: Context, shop: psycopg.Connection[Any]) -> None:
-    names: dict[str, Any] = {"psycopg": psycopg, "Json": Json}
+    names: dict[str, Any] = {}
     exec(code(PATTERN, "python"), names)  # noqa: S102 - it is our own page
     charge: Callable[[psycopg.Connection[Any], dict[str, object]], bool] = names["charge"]
     stale, current = [
@@ -107,6 +113,67 @@ async def test_the_producers_transaction_makes_an_order_and_its_job(
     [mail] = await lease(context, "mail")
     assert (mail.kind, mail.payload) == ("email.send", '{"order_id": 17}')
     assert shop.execute("SELECT count(*) FROM public.orders").fetchall() == [(1,)]
+
+
+def test_one_statement_makes_a_job_for_each_row(shop: psycopg.Connection[Any]) -> None:
+    shop.execute("INSERT INTO public.orders SELECT n, 'ada@example.com' FROM generate_series(1, 300) AS n")
+    made = shop.execute(code(section(PAGE, "## `fencepost.enqueue`"), "sql").encode()).fetchall()
+    assert len(set(made)) == 300
+
+
+async def test_children_are_enqueued_before_their_parent_is_completed(
+    context: Context, shop: psycopg.Connection[Any]
+) -> None:
+    job = await leased(context)
+    complete = f"SELECT fencepost.complete('{job.id}', {job.lease_version})"
+    parent = f"parent_job_id => '{job.id}', parent_lease_version => {job.lease_version}"
+    child = f"SELECT fencepost.enqueue('child', {parent})"
+    shop.execute("BEGIN")
+    shop.execute(complete.encode())
+    with pytest.raises(psycopg.DatabaseError) as refusal:
+        shop.execute(child.encode())
+    shop.execute("ROLLBACK")
+    assert refusal.value.sqlstate == "FP001"
+    with shop.transaction():
+        shop.execute(child.encode())
+        shop.execute(complete.encode())
+    assert (await read_job(context, job.id)).state is JobState.SUCCEEDED
+
+
+@pytest.fixture
+def new_role(database_url: str) -> Iterator[str]:
+    """The name of a role that the test makes."""
+    role = f"shop_{uuid.uuid4().hex[:8]}"
+    yield role
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for statement in ("DROP OWNED BY {}", "DROP ROLE {}"):
+            connection.execute(sql.SQL(statement).format(sql.Identifier(role)))
+
+
+@pytest.mark.slow
+def test_the_session_works_when_pasted(
+    serve: Callable[..., ServerProcess], database_url: str, new_role: str
+) -> None:
+    address = "http://127.0.0.1:8000"
+    session = code(section(PAGE, "## Try it"), "sh")
+    assert session.count(address) == 1
+    # Roles belong to the whole server.
+    session = re.sub(r"\bshop\b", new_role, session.replace(address, serve().url))
+    programs = [str(Path(sys.executable).parent), os.environ["PATH"], str(binary_folder())]
+    done = subprocess.run(
+        ["bash", "-eu"],  # noqa: S607 - as a reader pastes it
+        input=session,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"PATH": os.pathsep.join(programs), "FENCEPOST_DATABASE_URL": database_url},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ERROR:  lease_lost" in done.stderr
+    assert '"current_version" : 1, "job_state" : "succeeded", "reason" : "finished"' in done.stderr
+    assert "charged before" in done.stdout
+    assert re.search(r"account_id \| balance.*\n.*\n +7 \| +90\n", done.stdout)
 
 
 def test_the_grants_by_hand_are_those_of_the_command() -> None:
