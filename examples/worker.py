@@ -11,7 +11,9 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-ADDRESS, QUEUE = sys.argv[1:3]
+if len(sys.argv) != 3:
+    sys.exit(f"usage: {sys.argv[0]} http://127.0.0.1:8000 my-queue")
+ADDRESS, QUEUE = sys.argv[1:]
 HEADERS = {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ.get('API_KEY', '')}"}
 WISH = {"worker_id": f"worker-{uuid.uuid4()}", "queues": [QUEUE], "wait_seconds": 20, "lease_seconds": 30}
 
@@ -26,7 +28,7 @@ def call(path: str, body: dict[str, Any]) -> Any:
         except HTTPError as refusal:
             if refusal.code in (404, 409):
                 return None
-            if refusal.code < 500:
+            if refusal.code < 500 and refusal.code not in (408, 429):
                 raise
         except (OSError, HTTPException):
             pass
@@ -52,10 +54,20 @@ def run(job: dict[str, Any]) -> Any:
     threading.Thread(target=beat, args=(path, job, stop, done), daemon=True).start()
     try:
         verb, outcome = "complete", {"result": handle(job, stop)}
+        json.dumps(outcome)  # A result that is no JSON is a failure as well.
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is reported
-        verb, outcome = "fail", {"error": {"type": type(error).__name__, "message": str(error)}}
+        # The service takes no message of a megabyte.
+        verb, outcome = "fail", {"error": {"type": type(error).__name__, "message": str(error)[:10_000]}}
     done.set()
-    return call(f"{path}/{verb}", {"lease_version": job["lease_version"]} | outcome) or {"state": "lost"}
+    token = {"lease_version": job["lease_version"]}
+    try:
+        ended = call(f"{path}/{verb}", token | outcome)
+    except HTTPError as refusal:
+        if verb == "fail" or refusal.code not in (400, 413, 422):
+            raise
+        error = {"type": "result_refused", "message": refusal.read().decode()}
+        ended = call(f"{path}/fail", token | {"error": error, "retryable": False})
+    return ended or {"state": "lost"}
 
 
 while True:

@@ -51,7 +51,7 @@ public class Worker {
             leaseVersion = job.get("lease_version");
             handler = daemon(() -> {
                 try {
-                    result.complete(handle(job.get("payload")));
+                    result.complete(String.valueOf(handle(job.get("payload")))); // A null is JSON's null.
                 } catch (Throwable problem) {
                     result.completeExceptionally(problem);
                 }
@@ -156,13 +156,14 @@ public class Worker {
 
     String complete(Attempt attempt, String result) throws InterruptedException {
         Answer answer = end(attempt, "complete", ", \"result\": " + result);
-        if (answer.status != 413 && answer.status != 422) return answer.state();
+        if (answer.status != 400 && answer.status != 413 && answer.status != 422) return answer.state();
         return fail(attempt, "result_refused", answer.content, false);
     }
 
+    /** The service takes no message of a megabyte. */
     String fail(Attempt attempt, String type, String message, boolean retryable) throws InterruptedException {
         return end(attempt, "fail", String.format(", \"error\": {\"type\": %s, \"message\": %s}, \"retryable\": %s",
-                Json.quote(type), Json.quote(message), retryable)).state();
+                Json.quote(type), Json.quote(message.substring(0, Math.min(message.length(), 10_000))), retryable)).state();
     }
 
     Answer end(Attempt attempt, String verb, String members) throws InterruptedException {
@@ -183,10 +184,12 @@ public class Worker {
                 if (path.equals("/v1/leases")) waiting = call;
                 if (path.equals("/v1/leases") && draining) call.cancel(true);
                 HttpResponse<String> answer = call.join();
-                pause = answer.headers().firstValueAsLong("Retry-After").orElse(0) * 1000;
-                if (answer.statusCode() != 429 && answer.statusCode() < 500) {
+                String retryAfter = answer.headers().firstValue("Retry-After").orElse("");
+                if (retryAfter.matches("\\d{1,6}")) pause = Long.parseLong(retryAfter) * 1000; // A date is passed over.
+                int status = answer.statusCode();
+                if (status != 408 && status != 429 && status < 500) {
                     Thread.sleep(pause); // Only with an empty answer: the server shuts down, and another one takes over.
-                    return new Answer(answer.statusCode(), answer.body(), sent);
+                    return new Answer(status, answer.body(), sent);
                 }
             } catch (CancellationException shutdown) {
                 break;
@@ -223,6 +226,10 @@ public class Worker {
     }
 
     public static void main(String[] arguments) {
+        if (arguments.length != 2) {
+            System.err.println("usage: java Worker.java http://127.0.0.1:8000 my-queue");
+            System.exit(2);
+        }
         Worker worker = new Worker(arguments[0], arguments[1]);
         int[] exitCode = {0};
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {

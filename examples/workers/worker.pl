@@ -15,6 +15,7 @@ use POSIX ();
 use Sys::Hostname;
 use Time::HiRes qw(CLOCK_MONOTONIC clock_gettime sleep);
 
+die "usage: $0 http://127.0.0.1:8000 my-queue\n" if @ARGV != 2;
 my ($address, $queue) = @ARGV;
 my $lease     = $ENV{LEASE_SECONDS} // 60;
 my $drain     = $ENV{DRAIN_SECONDS} // 20;
@@ -51,7 +52,8 @@ sub call {
         my $sent   = now();
         my $answer = $http->request($method, "$address$path", {content => $content});
         my $pause  = $answer->{headers}{'retry-after'} // 0;
-        if ($answer->{status} == 429 || $answer->{status} >= 500) {    # HTTP::Tiny has 599 for no answer.
+        $pause = 0 if $pause !~ /^\d+$/;                              # A date is somebody else's, and passed over.
+        if ($answer->{status} =~ /^(408|429|5..)$/) {                 # HTTP::Tiny has 599 for no answer.
             die $answer->{content} if $answer->{content} eq "draining\n";
             sleep max $pause, $longest * (1 - rand 0.5);
             $longest = min 10, $longest * 2;
@@ -76,8 +78,9 @@ sub start {
     # A group of its own: it is stopped with all that it has started, and Ctrl-C does not reach it.
     setpgrp;
     @SIG{qw(TERM INT)} = ('DEFAULT') x 2;
-    my $outcome = eval { {result => handle($payload)} } // {error => {type => 'died', message => $@ =~ s/\n\z//r}};
-    print {$writer} $json->encode($outcome);
+    # A result that is no JSON is a failure as well. The service takes no message of a megabyte.
+    print {$writer} eval { $json->encode({result => scalar handle($payload)}) }
+        // $json->encode({error => {type => 'died', message => substr $@ =~ s/\n\z//r, 0, 10_000}});
     close $writer;
     POSIX::_exit(0);
 }

@@ -89,7 +89,8 @@ class Worker
   # From the lease to the end of the attempt; returns what became of the job.
   def attempt(job, sent)
     path, version = "/v1/jobs/#{job['id']}", job["lease_version"]
-    handler = @handler = Thread.new { handle(job["payload"]) }
+    # A result that is no JSON is a failure as well.
+    handler = @handler = Thread.new { handle(job["payload"]).tap { |result| JSON.generate(result) } }
     handler.report_on_exception = false
     beats = Thread.new { beat(path, version, sent, handler) }
     begin
@@ -138,7 +139,8 @@ class Worker
   end
 
   def fail_with(path, version, type, message, retryable: true)
-    error = {type: type, message: message}
+    # The service takes no message of a megabyte, and JSON none that is no text.
+    error = {type: type, message: message.dup.force_encoding(Encoding::UTF_8).scrub[0, 10_000]}
     finish("#{path}/fail", {lease_version: version, error: error, retryable: retryable})
   end
 
@@ -176,7 +178,7 @@ class Worker
       when 200
         sleep pause # Only with an empty answer: the server shuts down, and another one takes over.
         return JSON.parse(answer.body, max_nesting: false), sent
-      when 0, 429, 500.. then sleep [pause, longest * rand(0.5..1.0)].max
+      when 0, 408, 429, 500.. then sleep [pause, longest * rand(0.5..1.0)].max
       else raise Refused.new(answer.code.to_i, answer.body)
       end
       longest = [longest * 2, 10].min
@@ -197,11 +199,12 @@ class Worker
   end
 end
 
+abort "usage: #{$PROGRAM_NAME} http://127.0.0.1:8000 my-queue" if ARGV.size != 2
 $stdout.sync = true
 signals = Thread::Queue.new
 %w[TERM INT].each { |name| trap(name) { signals << name } }
 Worker.new(
-  *ARGV.first(2),
+  *ARGV,
   lease_seconds: ENV.fetch("LEASE_SECONDS", 60).to_f,
   drain_seconds: ENV.fetch("DRAIN_SECONDS", 20).to_f,
   api_key: ENV["API_KEY"]

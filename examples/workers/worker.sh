@@ -8,6 +8,10 @@
 set -uo pipefail
 set -m # Every job is a process group: it is stopped as a whole, and Ctrl-C reaches this shell only.
 
+(($# == 2)) || { echo "usage: $0 http://127.0.0.1:8000 my-queue" >&2; exit 2; }
+for program in curl jq; do
+	command -v "$program" >/dev/null || { echo "$0 needs $program" >&2; exit 2; }
+done
 address=$1 queue=$2 worker_id=$(uname -n)-$(</proc/sys/kernel/random/uuid)
 # Times are in hundredths of a second, as the clock has them.
 lease=$((${LEASE_SECONDS:-60} * 100)) drain=$((${DRAIN_SECONDS:-20} * 100)) grace=500
@@ -48,8 +52,9 @@ call() {
 	local request now longest=10 until=${4:-}
 	while true; do
 		sent=$(clock) status=000 answer=''
+		: >"$work/answer_headers"
 		curl -sS "$address$1" ${2:+--data-binary @-} -H "@$work/headers" --max-time "$(seconds "$3")" -o "$work/answer" \
-			-w '%{http_code} %header{retry-after}\n' <<<"$2" >"$work/status" 2>/dev/null &
+			-D "$work/answer_headers" -w '%{http_code}\n' <<<"$2" >"$work/status" 2>/dev/null &
 		request=$!
 		if [[ $1 == /v1/leases ]]; then
 			lease_call=$request
@@ -59,8 +64,10 @@ call() {
 		while runs "$request"; do wait "$request"; done 2>/dev/null
 		lease_call=''
 		[[ $1 != /v1/leases || ! $draining ]] || return 1
-		read -r status retry_after <"$work/status"
-		if [[ ! $status =~ ^(000|429|5..)$ ]]; then
+		read -r status <"$work/status"
+		# In seconds; as a date it is somebody else's, and passed over.
+		retry_after=$(sed -n 's/^retry-after: *\([0-9]*\)\r*$/\1/Ip' "$work/answer_headers")
+		if [[ ! $status =~ ^(000|408|429|5..)$ ]]; then
 			answer=$(<"$work/answer")
 			return 0
 		fi
@@ -111,7 +118,7 @@ end() {
 	case $status in
 	200) echo "$id $(jq -r .state <<<"$answer")" ;;
 	404 | 409) echo "$id lost" ;;
-	413 | 422) [[ $1 == fail ]] || end fail "$(failure result_refused "$(jq .detail <<<"$answer")" false)" ;;
+	400 | 413 | 422) [[ $1 == fail ]] || end fail "$(failure result_refused "$(jq -r .detail <<<"$answer")" false)" ;;
 	*) echo "$id: $answer" >&2 ;;
 	esac
 }
@@ -134,12 +141,15 @@ run() {
 	case $reason:$exit_code in
 	lease_lost:*) echo "$id lost" ;; # Somebody else may have the job by now.
 	*:0)
-		body=$(jq -cs --argjson lease_version "$lease_version" '{$lease_version, result: .[0]}' "$work/result")
-		end complete "$body"
+		if body=$(jq -cs --argjson lease_version "$lease_version" '{$lease_version, result: .[0]}' "$work/result"); then
+			end complete "$body"
+		else
+			end fail "$(failure result_refused "the handler's output is not JSON" false)"
+		fi
 		;;
 	cancelled:*) end fail "$(failure cancelled "told to stop")" ;;
 	shutdown:*) end release "{\"lease_version\": $lease_version}" ;;
-	*) end fail "$(failure "exit_$exit_code" "$(tail -c 2000 "$work/error")")" ;;
+	*) end fail "$(failure "exit_$exit_code" "$(tail -c 2000 "$work/error" | tr -d '\0')")" ;;
 	esac
 }
 

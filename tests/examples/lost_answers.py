@@ -11,10 +11,12 @@ from urllib.parse import urlsplit
 class LostAnswers:
     """Passes calls on; the first answer of each kind that matters is lost: a grant, a heartbeat, an end.
 
-    ``calls`` are the bodies that arrived, by the last part of their paths.
+    ``calls`` are the bodies that arrived, by the last part of their paths. ``instead`` of the lost answers
+    another one may be given: a status, and when to come again.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, instead: tuple[int, str] | None = None) -> None:
+        self._instead = instead
         self.calls: dict[str, list[bytes]] = {}
         self._service = urlsplit(url).netloc
         self._lock = Lock()
@@ -50,11 +52,17 @@ class LostAnswers:
                 service.close()
                 self.close_connection = True
                 if not proxy._is_lost(self.path.rpartition("/")[2], body, answer):
-                    self.send_response(response.status)
-                    self.send_header("Content-Length", str(len(answer)))
-                    self.send_header("Connection", "close")
-                    self.end_headers()
-                    self.wfile.write(answer)
+                    self._answer(response.status, answer)
+                elif proxy._instead is not None:
+                    status, retry_after = proxy._instead
+                    self._answer(status, b"", ("Retry-After", retry_after))
+
+            def _answer(self, status: int, content: bytes, *headers: tuple[str, str]) -> None:
+                self.send_response(status)
+                for name, value in (*headers, ("Content-Length", str(len(content))), ("Connection", "close")):
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(content)
 
             def log_message(self, *arguments: Any) -> None:
                 """Say nothing on standard error."""

@@ -62,11 +62,11 @@ def server(shared_service: ServerProcess, queue: str) -> Service:
 
 
 @pytest.fixture
-def losing() -> Iterator[Callable[[Service], LostAnswers]]:
+def losing() -> Iterator[Callable[..., LostAnswers]]:
     started: list[LostAnswers] = []
 
-    def start_proxy(server: Service) -> LostAnswers:
-        started.append(LostAnswers(server.url))
+    def start_proxy(server: Service, *, instead: tuple[int, str] | None = None) -> LostAnswers:
+        started.append(LostAnswers(server.url, instead=instead))
         return started[-1]
 
     yield start_proxy
@@ -175,7 +175,7 @@ def test_handler_stops_when_a_heartbeat_says_that_the_lease_is_lost(server: Serv
 
 
 def test_complete_without_the_lease_is_refused_and_the_worker_goes_on(server: Service, start: Start) -> None:
-    job_id = submit(server, {"seconds": 2})
+    job_id = submit(server, {"seconds": 6})
     # Its first heartbeat would be in eighteen seconds at the earliest.
     worker = start(server.url, lease_seconds=60)
     wait_for_lease(server, job_id)
@@ -260,3 +260,18 @@ def test_lost_answers_are_repaired_by_the_same_calls(
     for verb in ("leases", "heartbeat", "complete"):
         lost, repeated, *_ = proxy.calls[verb]
         assert lost == repeated
+
+
+@pytest.mark.parametrize("status", [408, 429, 503])
+def test_refusals_that_pass_are_repaired_by_the_same_calls(
+    server: Service, start: Start, losing: Callable[..., LostAnswers], status: int
+) -> None:
+    # In place of the first answers: a proxy between them has no time, and names a date.
+    proxy = losing(server, instead=(status, "Wed, 21 Oct 2037 07:28:00 GMT"))
+    job_id = submit(server, {"seconds": 4})
+    worker = start(proxy.url, lease_seconds=9)
+    assert worker.next_line() == f"{job_id} succeeded"
+    assert read(server, job_id)["lease_version"] == 1
+    for verb in ("leases", "heartbeat", "complete"):
+        refused, repeated, *_ = proxy.calls[verb]
+        assert refused == repeated

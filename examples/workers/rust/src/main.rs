@@ -84,7 +84,7 @@ impl Worker {
                     return (Answer::Done(content), sent);
                 }
                 404 | 409 => return (Answer::Lost, sent),
-                0 | 429 | 500.. => thread::sleep(retry_after.max(longest.mul_f64(1.0 - random() / 2.0))),
+                0 | 408 | 429 | 500.. => thread::sleep(retry_after.max(longest.mul_f64(1.0 - random() / 2.0))),
                 _ => return (Answer::Refused(status, content["detail"].to_string()), sent),
             }
             longest = (longest * 2).min(Duration::from_secs(10));
@@ -200,7 +200,7 @@ impl Worker {
     fn complete(&self, path: &str, lease_version: &Value, result: &Value) -> String {
         let body = json!({"lease_version": lease_version, "result": result});
         match self.end(path, "complete", &body) {
-            Answer::Refused(413 | 422, detail) => {
+            Answer::Refused(400 | 413 | 422, detail) => {
                 self.fail(path, lease_version, "result_refused", &detail, false)
             }
             answer => state(answer),
@@ -208,6 +208,8 @@ impl Worker {
     }
 
     fn fail(&self, path: &str, lease_version: &Value, kind: &str, message: &str, retryable: bool) -> String {
+        // The service takes no message of a megabyte.
+        let message: String = message.chars().take(10_000).collect();
         let error = json!({"type": kind, "message": message});
         let body = json!({"lease_version": lease_version, "error": error, "retryable": retryable});
         state(self.end(path, "fail", &body))
@@ -263,8 +265,10 @@ fn watch_signals(events: Sender<Result<(), String>>) {
 }
 
 fn main() {
-    let [_, address, queue] =
-        env::args().collect::<Vec<_>>().try_into().expect("two arguments: address and queue");
+    let Ok([_, address, queue]) = <[String; 3]>::try_from(env::args().collect::<Vec<_>>()) else {
+        eprintln!("usage: worker http://127.0.0.1:8000 my-queue");
+        process::exit(2);
+    };
     let worker = Arc::new(Worker {
         address,
         queue,
