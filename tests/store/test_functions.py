@@ -499,7 +499,8 @@ def test_granting_twice_changes_nothing(database_url: str, application: Applicat
     def privileges() -> list[tuple[object, ...]]:
         with psycopg.connect(database_url) as connection:
             return connection.execute(
-                "SELECT proname, proacl FROM pg_proc WHERE proname = ANY (%s)", [list(FUNCTIONS)]
+                "SELECT proname, proacl FROM pg_proc WHERE proname = ANY (%s) ORDER BY proname",
+                [list(FUNCTIONS)],
             ).fetchall()
 
     before = privileges()
