@@ -65,8 +65,8 @@ def run(job: dict[str, Any]) -> Any:
     except HTTPError as refusal:
         if verb == "fail" or refusal.code not in (400, 413, 422):
             raise
-        error = {"type": "result_refused", "message": refusal.read().decode()}
-        ended = call(f"{path}/fail", token | {"error": error, "retryable": False})
+        refused = {"type": "result_refused", "message": refusal.read().decode()}
+        ended = call(f"{path}/fail", token | {"error": refused, "retryable": False})
     return ended or {"state": "lost"}
 
 
