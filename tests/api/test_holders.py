@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.operations.context import Context
 from tests.support.api import (
     UNKNOWN_ID,
     invalid,
@@ -24,6 +25,7 @@ from tests.support.api import (
     tell,
     tell_ok,
 )
+from tests.support.factory import elapse
 
 SETTLING: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("complete", {"result": {"a": 1, "b": 2}}, {"result": {"a": 1}}),
@@ -323,22 +325,23 @@ async def test_late_heartbeat_revives_the_lease_and_a_late_parent_may_have_child
 
 
 CLOCKS: list[tuple[dict[str, Any], str, str]] = [
-    ({"lease_seconds": 1}, "lease_expired", "expired"),
-    ({"progress_timeout_seconds": 1}, "stalled", "stalled"),
-    ({"max_runtime_seconds": 1}, "deadline_exceeded", "deadline_exceeded"),
+    ({"lease_seconds": 60}, "lease_expired", "expired"),
+    ({"progress_timeout_seconds": 60, "lease_seconds": 3600}, "stalled", "stalled"),
+    ({"max_runtime_seconds": 60, "lease_seconds": 3600}, "deadline_exceeded", "deadline_exceeded"),
 ]
 
 
 @quick_reaper
 @pytest.mark.parametrize(("members", "outcome", "reason"), CLOCKS, ids=lambda value: str(value)[:20])
 async def test_each_clock_ends_the_attempt_with_its_own_outcome(
-    client: httpx.AsyncClient, members: dict[str, Any], outcome: str, reason: str
+    client: httpx.AsyncClient, context: Context, members: dict[str, Any], outcome: str, reason: str
 ) -> None:
     leased = await run_job(client, backoff={"base_seconds": 0}, **members)
     loser = await run_job(client, backoff={"base_seconds": 60, "jitter": 0}, queue="slow", **members)
     if outcome != "lease_expired":
-        await tell_ok(client, "heartbeat", leased, extend_seconds=60)
-    (again,) = await lease(client, wait_seconds=5)
+        await tell_ok(client, "heartbeat", leased, extend_seconds=3600)
+    await elapse(context, 61)
+    (again,) = await lease(client, wait_seconds=20)
     assert (again["id"], again["attempt"], again["lease_version"]) == (leased["id"], 2, 2)
     assert (again["previous"]["attempt"], again["previous"]["outcome"]) == (1, outcome)
     lost(await tell(client, "complete", leased), reason)
@@ -353,33 +356,29 @@ async def test_each_clock_ends_the_attempt_with_its_own_outcome(
 @quick_reaper
 @pytest.mark.parametrize(("members", "outcome", "reason"), CLOCKS, ids=lambda value: str(value)[:20])
 async def test_each_clock_uses_the_last_attempt_up(
-    client: httpx.AsyncClient, members: dict[str, Any], outcome: str, reason: str
+    client: httpx.AsyncClient, context: Context, members: dict[str, Any], outcome: str, reason: str
 ) -> None:
     leased = await run_job(client, max_attempts=1, **members)
+    await elapse(context, 61)
     dead = await state_becomes(client, leased["id"], "dead")
     assert (dead["attempt"], dead["error"]["type"]) == (1, outcome)
     lost(await tell(client, "heartbeat", leased), reason)
 
 
 @quick_reaper
-async def test_only_a_higher_seq_keeps_a_job_from_stalling(client: httpx.AsyncClient) -> None:
-    moving = await run_job(client, queue="moving", progress_timeout_seconds=1)
-    standing = await run_job(client, queue="standing", progress_timeout_seconds=1)
-    unasked = await run_job(client, queue="unasked")
-    for leased in (moving, standing):
-        await tell_ok(client, "heartbeat", leased, progress={"seq": 0})
-
-    async def beat_until_stalled() -> None:
-        for seq in range(1, 100):
-            await tell_ok(client, "heartbeat", moving, progress={"seq": seq})
-            answer = await tell(client, "heartbeat", standing, progress={"seq": 0})
-            if answer.status_code == 409:
-                lost(answer, "stalled")
-                return
-            await asyncio.sleep(0.05)
-        raise AssertionError("it did not stall")
-
-    await beat_until_stalled()
+async def test_only_a_higher_seq_keeps_a_job_from_stalling(
+    client: httpx.AsyncClient, context: Context
+) -> None:
+    asked = {"lease_seconds": 3600, "progress_timeout_seconds": 60}
+    moving = await run_job(client, queue="moving", **asked)
+    standing = await run_job(client, queue="standing", **asked)
+    unasked = await run_job(client, queue="unasked", lease_seconds=3600)
+    for seq in range(2):
+        await tell_ok(client, "heartbeat", moving, progress={"seq": seq})
+        await tell_ok(client, "heartbeat", standing, progress={"seq": 0})
+        await elapse(context, 40)
+    await state_becomes(client, standing["id"], "scheduled")
+    lost(await tell(client, "heartbeat", standing, progress={"seq": 0}), "stalled")
     await tell_ok(client, "complete", moving)
     await tell_ok(client, "complete", unasked)
 

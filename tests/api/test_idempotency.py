@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.operations.context import Context
 from app.settings import Settings
 from tests.support.api import (
     Json,
@@ -23,6 +24,7 @@ from tests.support.api import (
     submit_with_key,
     tell_ok,
 )
+from tests.support.factory import elapse, elapse_since_finish
 
 KEY = "order-17"
 JSON_WITH_KEY = {"Content-Type": "application/json", "Idempotency-Key": KEY}
@@ -239,12 +241,15 @@ async def test_concurrent_rivals_with_one_key_make_one_job(client: httpx.AsyncCl
 
 
 @quick_reaper
-async def test_second_run_of_a_handler_asks_again_under_its_new_version(client: httpx.AsyncClient) -> None:
-    first = await run_job(client, lease_seconds=1)
+async def test_second_run_of_a_handler_asks_again_under_its_new_version(
+    client: httpx.AsyncClient, context: Context
+) -> None:
+    first = await run_job(client, lease_seconds=60)
     parent = {"job_id": first["id"], "lease_version": first["lease_version"]}
     child = await submit_with_key(client, KEY, queue="children", parent=parent)
     assert child.status_code == 201
-    (second,) = await lease(client, wait_seconds=5)
+    await elapse(context, 61)
+    (second,) = await lease(client, wait_seconds=20)
     newer = parent | {"lease_version": second["lease_version"]}
     assert second["lease_version"] > first["lease_version"]
     job = replayed(await submit_with_key(client, KEY, queue="children", parent=newer), child.json()["id"])
@@ -273,20 +278,19 @@ async def test_another_parent_is_another_request(client: httpx.AsyncClient) -> N
     refused(await submit_with_key(client, KEY), 422, "idempotency_key_reused")
 
 
-@pytest.mark.parametrize("settings", [Settings(idempotency_ttl_seconds=0.5)], ids=["short_ttl"])
-async def test_key_is_free_again_some_time_after_the_finish_but_not_before(client: httpx.AsyncClient) -> None:
+@pytest.mark.parametrize("settings", [Settings(idempotency_ttl_seconds=600)], ids=["ttl"])
+async def test_key_is_free_again_some_time_after_the_finish_but_not_before(
+    client: httpx.AsyncClient, context: Context
+) -> None:
     created = (await submit_with_key(client, KEY, delay_seconds=0)).json()
-    (leased,) = await lease(client)
-    await asyncio.sleep(0.6)
+    (leased,) = await lease(client, lease_seconds=3600)
+    await elapse(context, 601)
     replayed(await submit_with_key(client, KEY, delay_seconds=0), created["id"])
     await tell_ok(client, "complete", leased)
     replayed(await submit_with_key(client, KEY, delay_seconds=0), created["id"])
-
-    async def is_free() -> httpx.Response | None:
-        answer = await submit_with_key(client, KEY, priority=9)
-        return answer if answer.status_code == 201 else None
-
-    again = await eventually(is_free)
+    await elapse_since_finish(context, 601)
+    again = await submit_with_key(client, KEY, priority=9)
+    assert again.status_code == 201
     assert again.json()["id"] != created["id"]
     assert (await read(client, created["id"]))["state"] == "succeeded"
 

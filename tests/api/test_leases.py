@@ -1,8 +1,8 @@
 """POST and GET /v1/leases: what a worker is handed, in which order, and repeating a call."""
 
 import asyncio
-import time
 from datetime import datetime, timedelta
+from typing import Any
 
 import httpx
 
@@ -18,6 +18,7 @@ from tests.support.api import (
     submit,
     tell_ok,
 )
+from tests.support.stopwatch import until_quick
 
 
 async def call(client: httpx.AsyncClient, **members: object) -> Json:
@@ -72,36 +73,37 @@ async def test_server_time_is_the_databases(client: httpx.AsyncClient) -> None:
     job = await submit(client, queue="other")
     answer = await call(client)
     difference = datetime.fromisoformat(answer["server_time"]) - datetime.fromisoformat(job["created_at"])
-    assert abs(difference) < timedelta(seconds=2)
+    assert abs(difference) < timedelta(minutes=1)
 
 
 async def test_nothing_to_do_is_an_empty_list_at_once(client: httpx.AsyncClient) -> None:
-    begun = time.monotonic()
-    assert (await call(client))["jobs"] == []
-    assert time.monotonic() - begun < 1
+    for watch in until_quick(seconds=1):
+        with watch:
+            assert (await call(client))["jobs"] == []
 
 
 async def test_wait_ends_empty_after_its_time(client: httpx.AsyncClient) -> None:
-    begun = time.monotonic()
-    assert (await call(client, wait_seconds=0.5))["jobs"] == []
-    assert 0.5 <= time.monotonic() - begun < 1.5
+    for watch in until_quick(seconds=1.5):
+        with watch:
+            assert (await call(client, wait_seconds=0.5))["jobs"] == []
+        assert watch.seconds >= 0.5
 
 
 async def test_parked_poll_is_woken_by_new_work(client: httpx.AsyncClient) -> None:
-    poll = asyncio.create_task(call(client, wait_seconds=20, queues=["a", "b"]))
-    await asyncio.sleep(0.1)
-    begun = time.monotonic()
-    job = await submit(client, queue="b")
-    assert [each["id"] for each in (await poll)["jobs"]] == [job["id"]]
-    assert time.monotonic() - begun < 1
+    # Without the wake-up it would look by itself after some seconds.
+    for watch in until_quick(seconds=1):
+        poll = asyncio.create_task(call(client, wait_seconds=20, queues=["a", "b"]))
+        await asyncio.sleep(0.1)
+        with watch:
+            job = await submit(client, queue="b")
+            assert [each["id"] for each in (await poll)["jobs"]] == [job["id"]]
 
 
 async def test_max_jobs_is_an_upper_bound_that_is_not_waited_for(client: httpx.AsyncClient) -> None:
     await client.post("/v1/jobs/batch", json={"jobs": [{"kind": "w"}] * 5})
     assert len((await call(client, max_jobs=3, wait_seconds=20))["jobs"]) == 3
-    begun = time.monotonic()
-    assert len((await call(client, max_jobs=1000, wait_seconds=20))["jobs"]) == 2
-    assert time.monotonic() - begun < 1
+    async with asyncio.timeout(15):
+        assert len((await call(client, max_jobs=1000, wait_seconds=20))["jobs"]) == 2
 
 
 async def test_order_is_priority_then_due_time_then_creation_over_all_queues(
@@ -198,19 +200,23 @@ async def test_empty_answer_is_not_remembered(client: httpx.AsyncClient) -> None
     assert [each["id"] for each in (await call(client, request_id="r", max_jobs=2))["jobs"]] == [job["id"]]
 
 
+async def waiting_call(client: httpx.AsyncClient, **asked: Any) -> asyncio.Task[Json]:
+    """Make a call with a request_id; return when it is known to wait: it has taken the place of a twin."""
+    twins = [asyncio.create_task(call(client, **asked)) for _ in range(2)]
+    _, waiting = await asyncio.wait(twins, return_when=asyncio.FIRST_COMPLETED)
+    return waiting.pop()
+
+
 async def test_repeat_of_a_parked_call_takes_its_place(client: httpx.AsyncClient) -> None:
-    asked = {"request_id": "r", "wait_seconds": 20}
-    earlier = asyncio.create_task(call(client, **asked))
-    await asyncio.sleep(0.1)
-    later = asyncio.create_task(call(client, **asked))
-    assert (await asyncio.wait_for(earlier, 2))["jobs"] == []
+    earlier = await waiting_call(client, request_id="r", wait_seconds=30)
+    later = asyncio.create_task(call(client, request_id="r", wait_seconds=30))
+    assert (await asyncio.wait_for(earlier, 20))["jobs"] == []
     job = await submit(client)
-    assert [each["id"] for each in (await asyncio.wait_for(later, 2))["jobs"]] == [job["id"]]
+    assert [each["id"] for each in (await asyncio.wait_for(later, 20))["jobs"]] == [job["id"]]
 
 
 async def test_parked_call_refuses_its_request_id_to_another_body(client: httpx.AsyncClient) -> None:
-    earlier = asyncio.create_task(call(client, request_id="r", wait_seconds=20))
-    await asyncio.sleep(0.1)
+    earlier = await waiting_call(client, request_id="r", wait_seconds=20)
     body = {"worker_id": "w1", "queues": ["default"], "request_id": "r"}
     invalid(await client.post("/v1/leases", json=body), "request_id")
     await submit(client)

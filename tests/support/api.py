@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from app.settings import Settings
+from tests.support.waiting import DEADLINE_SECONDS
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -141,9 +142,9 @@ def lost(response: httpx.Response, reason: str) -> Json:
     return problem
 
 
-async def eventually(look: Callable[[], Awaitable[T | None]], *, seconds: float = 10.0) -> T:
+async def eventually(look: Callable[[], Awaitable[T | None]]) -> T:
     """Return what ``look`` finds as soon as it finds anything."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         found = await look()
         if found:

@@ -3,7 +3,7 @@
 submit, lease, complete, fail, release    one call of a verb, with what the test does not care about filled in
 job_in                                    a job in a given state
 read, records                             what a test looks at
-elapse                                    time, without waiting for it
+elapse, elapse_since_finish               time, without waiting for it
 """
 
 import json
@@ -219,6 +219,13 @@ async def elapse(context: Context, seconds: float) -> None:
             """),
             {"seconds": seconds},
         )
+
+
+async def elapse_since_finish(context: Context, seconds: float) -> None:
+    """Let every finished job have finished so much earlier; the partition of that day must be there."""
+    earlier = "UPDATE fencepost.finished SET finished_at = finished_at - make_interval(secs => :seconds)"
+    async with context.database.begin() as conn:
+        await conn.execute(text(earlier), {"seconds": seconds})
 
 
 async def count_rows(context: Context, table: str) -> int:

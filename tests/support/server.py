@@ -12,15 +12,22 @@ from pathlib import Path
 import httpx
 
 START_SECONDS = 60.0
-STOP_SECONDS = 15.0
+STOP_SECONDS = 30.0
 SERVE = ("-m", "app", "serve")
+
+# Bound, and never listening. The kernel gives their ports to nobody whom it lets choose; a server that asks
+# for one by its number gets it, since both set SO_REUSEADDR.
+_reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that is kept for the servers of this process until it ends, restarts included."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    _reserved.append(reserved)
+    port: int = reserved.getsockname()[1]
+    return port
 
 
 class ServerProcess:

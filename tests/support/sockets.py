@@ -16,7 +16,7 @@ class RawConnection:
     """One connection to a server on this machine; reads whole answers, and keeps what came beyond."""
 
     def __init__(
-        self, port: int, *, timeout_seconds: float = 20, receive_buffer_bytes: int | None = None
+        self, port: int, *, timeout_seconds: float = 60, receive_buffer_bytes: int | None = None
     ) -> None:
         self._socket = socket.socket()
         if receive_buffer_bytes is not None:
