@@ -2,14 +2,15 @@
 
 import asyncio
 import random
-import statistics
-import time
+from functools import partial
 
 import httpx
+import psycopg
 import pytest
 
 from tests.support.api import Json, list_all, refused
-from tests.support.standing_rules import Caller, Start
+from tests.support.sessions import read_sessions
+from tests.support.standing_rules import Caller, Start, until
 
 
 async def send(client: httpx.AsyncClient, jobs: list[Json]) -> httpx.Response:
@@ -34,18 +35,19 @@ async def test_same_key_twice_inside_one_batch(client: httpx.AsyncClient) -> Non
     assert len(await list_all(client)) == 3
 
 
-async def _send_shuffled(caller: Caller, keys: list[str]) -> tuple[float, dict[str, str]]:
+async def _send_shuffled(caller: Caller, keys: list[str]) -> dict[str, str]:
     shuffled = random.sample(keys, len(keys))
     jobs = [{"kind": "w", "payload": key, "idempotency_key": key} for key in shuffled]
-    begun = time.monotonic()
     answer = await caller.call("POST", "/v1/jobs/batch", {"jobs": jobs})
     assert answer.status_code == 201, answer.text
     ids = [entry["job"]["id"] for entry in answer.json()["jobs"]]
-    return time.monotonic() - begun, dict(zip(shuffled, ids, strict=True))
+    return dict(zip(shuffled, ids, strict=True))
 
 
 @pytest.mark.slow
-async def test_batches_with_the_same_keys_in_other_orders_do_not_deadlock(start: Start) -> None:
+async def test_batches_with_the_same_keys_in_other_orders_do_not_deadlock(
+    start: Start, database_url: str
+) -> None:
     """BO-21: 8 clients over 2 replicas, 40 rounds of the same keys, some that half overlap."""
     replicas = [start(), start()]
     for number in range(40):
@@ -57,12 +59,23 @@ async def test_batches_with_the_same_keys_in_other_orders_do_not_deadlock(start:
             *(_send_shuffled(replicas[client % 2], keys) for client, keys in enumerate(sets))
         )
         agreed: dict[str, str] = {}
-        for _, ids in answers:
+        for ids in answers:
             for key, job_id in ids.items():
                 assert agreed.setdefault(key, job_id) == job_id
         assert len(set(agreed.values())) == len(agreed) == 200 + overlap
-        times = [seconds for seconds, _ in answers]
-        assert max(times) - statistics.median(times) < 1
+    for replica in replicas:
+        await asyncio.to_thread(replica.server.end)
+    await until(partial(_are_told, database_url))
+    with psycopg.connect(database_url) as connection:
+        count = connection.execute(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        )
+        assert count.fetchone() == (0,)
+
+
+async def _are_told(database_url: str) -> bool:
+    """Whether the sessions of the replicas have ended: a session tells what it counted at its end."""
+    return not read_sessions(database_url)
 
 
 async def test_largest_batch_with_every_field_set_is_whole_and_a_larger_one_nothing(

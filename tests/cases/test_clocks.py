@@ -215,7 +215,7 @@ async def test_a_wait_lasts_as_long_as_it_was_asked_for(start_pair: StartPair) -
 async def test_jobs_and_keys_are_kept_as_long_as_the_database_says(start_pair: StartPair) -> None:
     kept_seconds = OFFSET_SECONDS / 2
     pair = start_pair(
-        retention_seconds=kept_seconds, dead_retention_seconds=2, idempotency_ttl_seconds=kept_seconds
+        retention_seconds=kept_seconds, dead_retention_seconds=4, idempotency_ttl_seconds=kept_seconds
     )
     for caller, other in (pair, pair[::-1]):
         queue = f"of-{caller.server.port}"

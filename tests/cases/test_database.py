@@ -19,6 +19,7 @@ from tests.support.processes import answers_of
 from tests.support.raw_calls import RawCall
 from tests.support.server import ServerProcess
 from tests.support.standing_rules import Caller, Json, Seen, check, until
+from tests.support.stopwatch import quick_answer
 
 ANSWER_SECONDS = 5.0
 OUTAGE_SECONDS = 10.0
@@ -152,7 +153,7 @@ async def test_the_service_outlasts_an_outage_of_its_database(
         assert leased["id"] == job["id"]
         await caller.complete(leased)
     job = await caller.submit(queue="c")
-    leased = await asyncio.wait_for(parked, 1)
+    leased = await asyncio.wait_for(parked, RECOVERY_SECONDS)
     assert leased["id"] == job["id"]
     assert time.monotonic() - began < RECOVERY_SECONDS
     assert (await caller.complete(lease))["id"] == held["id"]
@@ -183,11 +184,9 @@ async def test_the_service_ends_in_order_while_its_database_is_away(
 async def _expect_unavailable(
     caller: Caller, method: str, path: str, body: Json | None = None
 ) -> httpx.Response:
-    began = time.monotonic()
-    answer = await caller.call(method, path, body)
+    answer = await quick_answer(lambda: caller.call(method, path, body), seconds=ANSWER_SECONDS)
     assert (path, answer.status_code) == (path, 503)
     assert int(answer.headers["Retry-After"]) >= 1
-    assert (path, time.monotonic() - began < ANSWER_SECONDS) == (path, True)
     return answer
 
 

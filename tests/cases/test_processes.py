@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from app.embedded.server import BundledServer
+from tests.support import announcements
 from tests.support.processes import answers_of
 from tests.support.raw_calls import RawCall
 from tests.support.server import ServerProcess
@@ -24,17 +25,18 @@ POLLS = 20
 
 
 @pytest.mark.slow
-async def test_sigterm_answers_parked_polls_and_loses_no_grant(start: Start) -> None:
+async def test_sigterm_answers_parked_polls_and_loses_no_grant(start: Start, database_url: str) -> None:
     """BO-45."""
     survivor = start()
     for round_number in range(5):
         ending = start()
         queue = f"q{round_number}"
         held = await survivor.submit(queue="held")
-        lease = await ending.lease_one(queues=["held"], worker_id="holder", lease_seconds=60)
-        polls = [await RawCall.lease(ending.url, queues=[queue], wait_seconds=30) for _ in range(POLLS)]
-        # The survivor has heard of them, so that its jobs are announced.
-        await asyncio.sleep(0.1)
+        lease = await ending.lease_one(queues=["held"], worker_id="holder", lease_seconds=600)
+        # The survivor hears of them too, so that its jobs are announced.
+        own = [f"{queue}-{number}" for number in range(POLLS)]
+        async with announcements.parked(database_url, *own):
+            polls = [await RawCall.lease(ending.url, queues=[queue, each], wait_seconds=30) for each in own]
         began = time.monotonic()
         ending.server.terminate()
         await asyncio.sleep(random.choice([0.0, random.uniform(0, 0.15)]))
@@ -50,7 +52,7 @@ async def test_sigterm_answers_parked_polls_and_loses_no_grant(start: Start) -> 
         assert time.monotonic() - began < END_SECONDS
         rest: list[Json] = []
         while len(granted) + len(rest) < POLLS:
-            found = await survivor.lease(queues=[queue], max_jobs=POLLS, wait_seconds=2)
+            found = await survivor.lease(queues=[queue], max_jobs=POLLS, wait_seconds=10)
             assert found, "a job was granted into the void"
             rest += found
         assert {leased["attempt"] for leased in rest} <= {1}
@@ -66,7 +68,7 @@ async def test_a_restart_takes_no_live_lease_for_an_orphan(start: Start) -> None
     service = start(reaper_interval_seconds=0.1)
     port = service.server.port
     job = await service.submit()
-    lease = await service.lease_one(worker_id="a", lease_seconds=60)
+    lease = await service.lease_one(worker_id="a", lease_seconds=3600)
     rival = _Rival()
     rival.callers.append(service)
     polling = asyncio.create_task(rival.poll_all_the_time())
@@ -182,13 +184,13 @@ async def test_two_processes_behind_one_address_share_the_work_and_outlive_one_o
     caller = start(processes=2)
     parent = psutil.Process(caller.server.process.pid)
     polls = [
-        asyncio.create_task(caller.lease(wait_seconds=30, worker_id=f"w{n}", lease_seconds=60))
+        asyncio.create_task(caller.lease(wait_seconds=30, worker_id=f"w{n}", lease_seconds=600))
         for n in range(20)
     ]
     # Each process accepts some of twenty connections.
     await asyncio.sleep(0.2)
     created = {job["id"] for job in await caller.submit_many(20)}
-    leased = [job for jobs in await asyncio.wait_for(asyncio.gather(*polls), 5) for job in jobs]
+    leased = [job for jobs in await asyncio.wait_for(asyncio.gather(*polls), 20) for job in jobs]
     assert {job["id"] for job in leased} == created
     children = {child.pid for child in parent.children()}
     assert len(children) == 2

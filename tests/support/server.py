@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 START_SECONDS = 60.0
-STOP_SECONDS = 30.0
+STOP_SECONDS = 60.0
 SERVE = ("-m", "app", "serve")
 
 # Bound, and never listening. The kernel gives their ports to nobody whom it lets choose; a server that asks
@@ -87,9 +87,9 @@ class ServerProcess:
         """SIGTERM, without waiting."""
         self.process.send_signal(signal.SIGTERM)
 
-    def wait(self, *, timeout_seconds: float = STOP_SECONDS) -> int:
-        """Return the exit code."""
-        return self.process.wait(timeout_seconds)
+    def wait(self) -> int:
+        """Return the exit code, as soon as there is one."""
+        return self.process.wait(STOP_SECONDS)
 
     def end(self) -> None:
         """Stop it in order, or by force when that takes too long."""

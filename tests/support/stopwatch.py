@@ -1,9 +1,11 @@
 """Bounds on time that hold on a machine which stands still now and then."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
+
+T = TypeVar("T")
 
 _MOST_TRIES = 5
 
@@ -37,3 +39,12 @@ def until_quick(*, seconds: float) -> Iterator[Stopwatch]:
             return
         taken.append(watch.seconds)
     raise AssertionError(f"took {', '.join(f'{each:.2f}' for each in taken)} s, each time over {seconds} s")
+
+
+async def quick_answer(ask: Callable[[], Awaitable[T]], *, seconds: float) -> T:
+    """Ask until an answer has come within so long, and return that one; or raise as ``until_quick`` does."""
+    answers: list[T] = []
+    for watch in until_quick(seconds=seconds):
+        with watch:
+            answers.append(await ask())
+    return answers[-1]
