@@ -44,7 +44,7 @@ KEY_SECONDS = 10
 LOOK_SECONDS = 1.0
 READY_SECONDS = 60.0
 DRAIN_SECONDS = 60.0
-END_SECONDS = 20.0
+END_SECONDS = 60.0
 
 WARM_UP_SHARE = 1 / 3
 WINDOW_SHARE = 1 / 6
@@ -94,19 +94,21 @@ def running_service(
     folder: Path, *, processes: int, variables: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Start ``fencepost serve``; give its process and port; end it in order, by its id."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("FENCEPOST_")}
-    environ |= {"FENCEPOST_LOG_LEVEL": "warning", **variables}
-    options = [f"--port={port}", f"--data-dir={folder}", f"--processes={processes}"]
-    process = subprocess.Popen([sys.executable, "-m", "app", "serve", *options], env=environ)
-    try:
-        _wait_until_ready(process, port)
-        yield process, port
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(END_SECONDS)
+    with socket.socket() as reserved:
+        # Bound and never listening: nobody else is given the port, and the service gets it.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port: int = reserved.getsockname()[1]
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("FENCEPOST_")}
+        environ |= {"FENCEPOST_LOG_LEVEL": "warning", **variables}
+        options = [f"--port={port}", f"--data-dir={folder}", f"--processes={processes}"]
+        process = subprocess.Popen([sys.executable, "-m", "app", "serve", *options], env=environ)
+        try:
+            _wait_until_ready(process, port)
+            yield process, port
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(END_SECONDS)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:

@@ -46,7 +46,9 @@ async def test_heartbeat_extends_by_the_leases_own_length(client: httpx.AsyncCli
     beat = await tell_ok(client, "heartbeat", leased)
     assert beat.keys() == {"lease_expires_at", "deadline_at", "cancel_requested"}
     assert (beat["deadline_at"], beat["cancel_requested"]) == (None, False)
-    assert timedelta(0) < at(beat["lease_expires_at"]) - at(leased["lease_expires_at"]) < timedelta(seconds=5)
+    assert (
+        timedelta(0) < at(beat["lease_expires_at"]) - at(leased["lease_expires_at"]) < timedelta(seconds=20)
+    )
     job = await read(client, leased["id"])
     assert job["lease"]["expires_at"] == beat["lease_expires_at"]
     assert job["lease_version"] == leased["lease_version"]

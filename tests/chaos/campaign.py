@@ -16,7 +16,7 @@ from clients.conformance.adapters import Adapter, declared
 from tests.chaos import database_faults, scenarios
 from tests.chaos.checker import check
 from tests.chaos.facts import TERMINAL, gather
-from tests.chaos.fleet import POSTGRES, until
+from tests.chaos.fleet import POSTGRES, READY_SECONDS, until
 from tests.chaos.grounds import Ground, SharedGround, replicas_on_one_database, service_with_its_own_database
 from tests.chaos.history import Json, Listed, Log, merge, now
 from tests.chaos.measures import measure
@@ -196,7 +196,17 @@ async def _write_lists(client: httpx.AsyncClient, queues: Sequence[str], part: P
 
 
 async def _get(client: httpx.AsyncClient, filters: dict[str, str | int]) -> Json:
-    answer = await client.get("/v1/jobs", params=filters)
-    answer.raise_for_status()
-    page: Json = answer.json()
-    return page
+    """Return a page of the list; one that does not come, or is 503, is asked for again."""
+
+    async def ask() -> Json | None:
+        try:
+            answer = await client.get("/v1/jobs", params=filters)
+        except httpx.TransportError:
+            return None
+        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            return None
+        answer.raise_for_status()
+        page: Json = answer.json()
+        return page
+
+    return await until(ask, seconds=READY_SECONDS, what="a page of the list")

@@ -27,8 +27,9 @@ from tests.support.server import free_port
 POSTGRES = "bundled PostgreSQL"
 SERVER = "server process"
 
-END_SECONDS = 10.0
-READY_SECONDS = 60.0
+# The service's own limit is ten; this process may be held up before it looks.
+END_SECONDS = 15.0
+READY_SECONDS = 120.0
 _LOOK_SECONDS = 0.05
 _CREW_END_SECONDS = 60.0
 
@@ -155,7 +156,7 @@ class Replica:
         self._signal(signal.SIGCONT)
 
     async def end(self) -> None:
-        """SIGTERM, and wait; complains unless it ends with code 0 within ten seconds."""
+        """SIGTERM, and wait; complains unless it ends in time with code 0."""
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from tests.chaos.facts import Call, Facts
 from tests.chaos.history import Event, Healed
 
-LONGEST_5XX_SECONDS = 5.0
-LONGEST_RECOVERY_SECONDS = 15.0
+# The service's own limits are 5 s and 15 s. A client that was held up notices later, and tests/cases holds
+# the service to its limits.
+LONGEST_5XX_SECONDS = 8.0
+LONGEST_RECOVERY_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ CONCURRENCY = 4
 DRAIN_SECONDS = 5
 GRACE_SECONDS = 2
 # For a language's own start and end.
-_SLACK_SECONDS = 10
+_SLACK_SECONDS = 30
 
 
 class Program:

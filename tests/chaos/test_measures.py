@@ -31,11 +31,11 @@ def test_the_slowest_replica_that_was_asked_gives_the_recovery() -> None:
         *call("a", "r0", 9, 11, 200),
         *call("b", "r0", 12, 13, 200),
         *call("c", "r1", 11, 12, 503),
-        *call("d", "r1", 27, 28, 200),
-        *call("e", "r1", 29, 40, 200),
+        *call("d", "r1", 31, 32, 200),
+        *call("e", "r1", 33, 40, 200),
     )
-    assert trouble.recovery_seconds == {FAULT: 18.0}
-    assert trouble.complaints == [f"after {FAULT} a replica needed 18.0 s, allowed are 15 s"]
+    assert trouble.recovery_seconds == {FAULT: 22.0}
+    assert trouble.complaints == [f"after {FAULT} a replica needed 22.0 s, allowed are 20 s"]
 
 
 def test_an_empty_poll_does_not_prove_that_the_database_is_back() -> None:
@@ -43,10 +43,8 @@ def test_an_empty_poll_does_not_prove_that_the_database_is_back() -> None:
     assert trouble.recovery_seconds == {FAULT: 4.0}
 
 
-@pytest.mark.parametrize(("ended", "is_good"), [(7.9, True), (8.1, False)])
-def test_a_5xx_may_take_five_seconds_beyond_what_the_client_wanted_to_wait(
-    ended: float, is_good: bool
-) -> None:
+@pytest.mark.parametrize(("ended", "is_good"), [(10.9, True), (11.1, False)])
+def test_a_5xx_may_take_so_long_beyond_what_the_client_wanted_to_wait(ended: float, is_good: bool) -> None:
     trouble = measured(*call("a", "r0", 1, ended, 503, wait_seconds=2))
     assert (trouble.complaints == []) is is_good
     assert trouble.longest_5xx_seconds == pytest.approx(ended - 3)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.history import Answered, Asked, Unanswered, read
 from tests.chaos.witness import Witness
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_SECONDS, until
 
 ANSWER = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nIdempotent-Replayed: true\r\n"
@@ -92,7 +92,7 @@ async def test_a_program_that_leaves_is_seen_to_leave_by_the_service(
         await until(lambda: bool(service.heads))
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         await service.left.wait()
     await until(lambda: len(read(part)) == 2)
     assert isinstance(read(part)[1], Unanswered)

@@ -20,6 +20,11 @@ pytestmark = pytest.mark.slow
 
 Start = Callable[..., Work]
 
+# A job that has failed is looked at before its next attempt, however busy the machine is.
+NOT_AGAIN = {"type": "fixed", "base_seconds": 3600}
+# Short, so that a worker soon hears of a cancel; and longer than a machine stands still.
+LEASE_SECONDS = 6
+
 
 @pytest.fixture(name="service")
 def _service(shared_service: ServerProcess) -> Service:
@@ -104,7 +109,7 @@ _ENDS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_the_end_of_a_command_is_the_end_of_its_attempt(
     service: Service, work: Start, tmp_path: Path
 ) -> None:
-    jobs = {kind: service.submit(_PAYLOAD, kind=kind) for kind in _ENDS}
+    jobs = {kind: service.submit(_PAYLOAD, kind=kind, backoff=NOT_AGAIN) for kind in _ENDS}
     cases = "".join(f"{kind}) {script};;\n" for kind, (script, _) in _ENDS.items())
     worker = work(
         _script(tmp_path, f"case $FENCEPOST_JOB_KIND in\n{cases}esac"), "one", "two words", concurrency=4
@@ -208,13 +213,12 @@ if [ $FENCEPOST_JOB_KIND = stuck ]; then
 fi
 for _ in {1..18}; do sleep 0.5; echo progress >&3; done
 """
-    backoff = {"type": "fixed", "base_seconds": 3600}
     jobs = {
         # The busy one works for longer than that, and a slow machine has time between two lines.
-        kind: service.submit(kind=kind, progress_timeout_seconds=seconds, backoff=backoff)
+        kind: service.submit(kind=kind, progress_timeout_seconds=seconds, backoff=NOT_AGAIN)
         for kind, seconds in (("stuck", 2), ("busy", 7))
     }
-    work(_script(tmp_path, f"cd {tmp_path}\n{script}"), concurrency=2, lease_seconds=3)
+    work(_script(tmp_path, f"cd {tmp_path}\n{script}"), concurrency=2, lease_seconds=LEASE_SECONDS)
     stuck = service.until(jobs["stuck"], lambda job: job["lease_version"] == 1 and job["lease"] is None)
     [attempt] = service.attempts(jobs["stuck"])
     assert (stuck["state"], attempt["outcome"]) == ("scheduled", "stalled")
@@ -231,7 +235,12 @@ sleep 600 & echo $! >>pids
 while true; do wait; done
 """
     jobs = [service.submit(kind=kind) for kind in ("polite", "stubborn")]
-    work(_script(tmp_path, f"cd {tmp_path}\n{script}"), concurrency=2, lease_seconds=3, grace_seconds=1)
+    work(
+        _script(tmp_path, f"cd {tmp_path}\n{script}"),
+        concurrency=2,
+        lease_seconds=LEASE_SECONDS,
+        grace_seconds=1,
+    )
     until(lambda: len(_lines(tmp_path / "pids")) == 2)
     for job_id in jobs:
         service.post(f"/v1/jobs/{job_id}/cancel", {})
@@ -245,7 +254,7 @@ def test_a_result_that_was_ready_wins_over_the_cancel(service: Service, work: St
     job_id = service.submit()
     work(
         _script(tmp_path, f"trap 'echo ready; exit 0' TERM; touch {tmp_path}/begun; sleep 600 & wait"),
-        lease_seconds=3,
+        lease_seconds=LEASE_SECONDS,
     )
     until((tmp_path / "begun").exists)
     service.post(f"/v1/jobs/{job_id}/cancel", {})
@@ -261,7 +270,7 @@ touch {tmp_path}/begun
 sleep 600 & wait
 """
     job_id = service.submit()
-    worker = work(_script(tmp_path, script), lease_seconds=3)
+    worker = work(_script(tmp_path, script), lease_seconds=LEASE_SECONDS)
     until((tmp_path / "begun").exists)
     service.post(f"/v1/jobs/{job_id}/cancel", {"force": True})
     until(lambda: _lines(tmp_path / "why") == ["stop lease_lost"])
@@ -307,7 +316,7 @@ echo in time
 """
     jobs = {kind: service.submit(kind=kind) for kind in ("long", "short")}
     late = service.submit(kind="late", delay_seconds=0)
-    worker = work(_script(tmp_path, script), concurrency=2, drain_seconds=4, grace_seconds=1)
+    worker = work(_script(tmp_path, script), concurrency=2, drain_seconds=6, grace_seconds=1)
     until(lambda: (tmp_path / "begun-long").exists() and (tmp_path / "begun-short").exists())
     worker.signal(signal.SIGTERM)
     until(lambda: "shutting down" in worker.stderr)
@@ -399,7 +408,7 @@ def test_an_environment_that_is_too_large_fails_the_job_and_says_so(
 def test_a_script_without_its_interpreter_fails_the_job(
     service: Service, work: Start, tmp_path: Path
 ) -> None:
-    job_id = service.submit()
+    job_id = service.submit(backoff=NOT_AGAIN)
     path = tmp_path / "command"
     path.write_text("#!/no/such/interpreter\n", encoding="utf-8")
     path.chmod(0o755)

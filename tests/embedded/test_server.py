@@ -23,7 +23,7 @@ from app.embedded.supervisor import Supervisor
 pytestmark = pytest.mark.slow
 
 _FAST = {"fsync": "off", "shared_buffers": "16MB"}
-_LIMIT_SECONDS = 30.0
+_LIMIT_SECONDS = 60.0
 _OTHER_PROCESS = """
 import sys
 from pathlib import Path

@@ -20,10 +20,10 @@ from app.store.lease_requests import READ_LEASE_REQUESTS, REMEMBER_LEASE_REQUEST
 from app.store.leases import LEASE_JOBS
 from tests.support.factory import assert_healthy, complete, read, records, submit, token_of, wish
 from tests.support.signals import RecordedSignals
-from tests.support.waiting import turns, until
+from tests.support.waiting import DEADLINE_SECONDS, turns, until
 
 # Far beyond any test, so that nothing is answered because its time is over.
-LONG = 30.0
+LONG = 10 * DEADLINE_SECONDS
 
 
 class WakingSignals(RecordedSignals):
@@ -85,7 +85,7 @@ async def polls(context: Context, announced: list[str], claims: Claims) -> Async
     context.signals.polls = opened
     yield opened
     opened.drain()
-    await opened.settled(timeout_seconds=5)
+    assert await opened.settled(timeout_seconds=DEADLINE_SECONDS)
 
 
 class Call:
@@ -98,7 +98,7 @@ class Call:
         )
 
     async def answer(self) -> list[LeasedJob]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             return await self.task
 
     @property
@@ -136,7 +136,7 @@ def parked_polls(polls: Polls) -> set[object]:
 
 async def settled(polls: Polls) -> None:
     await turns()
-    await polls.settled(timeout_seconds=5)
+    assert await polls.settled(timeout_seconds=DEADLINE_SECONDS)
 
 
 async def test_a_call_for_one_job_is_answered_while_a_claim_for_many_is_under_way(

@@ -17,6 +17,7 @@ from app.store import notifications
 from app.store.connections import Connector
 from app.store.engine import Connection
 from app.store.notifications import MAX_MESSAGE_BYTES, listen, split
+from tests.support.waiting import DEADLINE_SECONDS
 
 
 class RecordedPolls:
@@ -277,7 +278,7 @@ async def test_messages_travel_through_postgresql(context: Context, database_url
     one, other = Replica(context), Replica(context)
     names = [f"{number:04}".ljust(128, "x") for number in range(200)]
     other.park(*names)
-    async with asyncio.timeout(10), aclosing(listen(Connector(database_url))) as messages:
+    async with asyncio.timeout(DEADLINE_SECONDS), aclosing(listen(Connector(database_url))) as messages:
         assert await anext(messages) is None
         await other.wakeups.send(context)
         heard = 0

@@ -46,7 +46,7 @@ from tests.support.factory import (
 )
 from tests.support.rivals import until_waiting
 from tests.support.signals import RecordedSignals
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_SECONDS, until
 
 SNAPSHOT_LEVELS = ["repeatable read", "serializable"]
 
@@ -98,7 +98,9 @@ async def test_parked_polls_of_every_replica_hear_of_jobs_at_their_commit(
 ) -> None:
     async with replica(context, database_url) as here, replica(context, database_url) as there:
         waiting = [
-            asyncio.create_task(each.lease(wish("mail"), wait_seconds=30, disconnected=never))
+            asyncio.create_task(
+                each.lease(wish("mail"), wait_seconds=2 * DEADLINE_SECONDS, disconnected=never)
+            )
             for each in (here, there)
         ]
         await until(lambda: here.parked_queues() and there.parked_queues())
@@ -107,7 +109,7 @@ async def test_parked_polls_of_every_replica_hear_of_jobs_at_their_commit(
         second = await enqueue(app, queue="mail")
         assert not any(task.done() for task in waiting)
         await app.execute("COMMIT")
-        granted = {job.id for task in waiting for job in await asyncio.wait_for(task, 10)}
+        granted = {job.id for task in waiting for job in await asyncio.wait_for(task, DEADLINE_SECONDS)}
     assert granted == {first.job_id, second.job_id}
 
 
@@ -124,7 +126,7 @@ async def test_what_is_sent_is_one_message_a_queue_and_nothing_after_a_rollback(
         await app.execute("COMMIT" if committed else "ROLLBACK")
         await app.execute("SELECT pg_notify('fencepost', 'the end')")
         messages = []
-        async for message in listening.notifies(timeout=10):
+        async for message in listening.notifies(timeout=DEADLINE_SECONDS):
             if message.payload == "the end":
                 break
             messages.append(message.payload)
