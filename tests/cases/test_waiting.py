@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import announcements
 from tests.support.raw_calls import RawCall
+from tests.support.server import WITHOUT_NETS
 from tests.support.sessions import listener_pids, read_sessions
 from tests.support.sockets import sockets_of, wait_for_sockets
 from tests.support.standing_rules import Caller, Json, Start, until
@@ -24,7 +25,6 @@ FALLBACK_SECONDS = 15.0
 # Mostly long enough for a call on the loopback to be parked.
 SETTLE_SECONDS = 0.05
 POLLS = 150
-WITHOUT_NETS = ("-m", "tests.support.serve_without_nets", "serve")
 
 
 @pytest.mark.slow

@@ -204,6 +204,10 @@ class Facts:
     rows_by_mark: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     follow_up_marks: set[str] = field(default_factory=set)
 
+    @property
+    def lease_calls(self) -> list[Call]:
+        return [call for call in self.calls if call.asked.path == "/v1/leases"]
+
     def job(self, job_id: str) -> JobFacts:
         return self.jobs.setdefault(job_id, JobFacts(job_id))
 
@@ -218,9 +222,8 @@ def gather(events: Sequence[Event]) -> Facts:
     facts = Facts()
     facts.calls = list(_calls(events))
     requests: dict[tuple[str, str], list[Call]] = defaultdict(list)
-    for call in facts.calls:
-        if call.asked.path == "/v1/leases":
-            requests[_requester(call)].append(call)
+    for call in facts.lease_calls:
+        requests[requester(call)].append(call)
     for call in facts.calls:
         _read_call(facts, call, requests)
     for number, event in enumerate(events, start=1):
@@ -254,7 +257,7 @@ def _read_call(facts: Facts, call: Call, requests: dict[tuple[str, str], list[Ca
             jobs = call.asked.body["jobs"]
             _read_submission(facts, call, jobs, [job.get("idempotency_key") for job in jobs])
         case "POST", ["leases"]:
-            _read_lease(facts, call, requests[_requester(call)])
+            _read_lease(facts, call, requests[requester(call)])
         case "POST", ["leases", verb] if verb in HOLDER_VERBS:
             _read_many(facts, call, verb)
         case "POST", ["jobs", job_id, "cancel"]:
@@ -305,7 +308,7 @@ def _read_lease(facts: Facts, call: Call, twins: Sequence[Call]) -> None:
             call,
             Token(leased["id"], leased["lease_version"]),
             attempt=leased["attempt"],
-            requester=_requester(call),
+            requester=requester(call),
             began_at=min(twin.began_at for twin in twins),
             has_doubtful_twin=any(twin.is_in_doubt for twin in twins),
         )
@@ -314,7 +317,7 @@ def _read_lease(facts: Facts, call: Call, twins: Sequence[Call]) -> None:
         job.sightings.append(Sighting(call.ended_at, call.events, grant.token.version, "running"))
 
 
-def _requester(call: Call) -> tuple[str, str]:
+def requester(call: Call) -> tuple[str, str]:
     """Name what a lease call and its repeats have in common; without a request_id it has no repeats."""
     body = call.asked.body
     return (body["worker_id"], body.get("request_id", f"call {call.asked.call}"))

@@ -176,7 +176,7 @@ class Replica:
 
             async def is_ready() -> bool | None:
                 try:
-                    answer = await client.get(f"{self.url}/readyz", timeout=2)
+                    answer = await client.get(f"{self.url}/readyz", timeout=10)
                 except httpx.TransportError:
                     return None
                 return answer.status_code == 200 or None

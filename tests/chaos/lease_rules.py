@@ -9,7 +9,18 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from tests.chaos.facts import SETTLING, Facts, Grant, JobFacts, Sighting, Token, Verdict, Word, successes
+from tests.chaos.facts import (
+    SETTLING,
+    Facts,
+    Grant,
+    JobFacts,
+    Sighting,
+    Token,
+    Verdict,
+    Word,
+    requester,
+    successes,
+)
 from tests.chaos.job_rules import stands
 from tests.chaos.rules import Found
 
@@ -49,16 +60,33 @@ def versions_are_granted_once(facts: Facts) -> Iterator[Found]:
 
 
 def accepted_calls_were_granted(facts: Facts) -> Iterator[Found]:
-    """Nothing is accepted under a version that was not granted before that answer."""
+    """Nothing is accepted under a version that was not granted before that answer.
+
+    A version that no answer shows may have been granted by a call of the same client whose answer was lost,
+    with all its repeats: it can ask what it holds (GET /v1/leases), and reads are not written down.
+    """
+    lost_at = _lost_grants_at(facts)
     for job in facts.jobs.values():
         began_at: dict[int, float] = {}
         for grant in job.grants:
             version = grant.token.version
             began_at[version] = min(grant.began_at, began_at.get(version, math.inf))
         for word in successes(job.words):
-            if began_at.get(word.token.version, math.inf) > word.call.ended_at:
+            unseen_at = lost_at.get(word.call.asked.client, math.inf)
+            if began_at.get(word.token.version, unseen_at) > word.call.ended_at:
                 sentence = f"{word.verb} was accepted under version {word.token.version} before its grant"
                 yield Found(job.job_id, word.call.events, sentence)
+
+
+def _lost_grants_at(facts: Facts) -> dict[str, float]:
+    """Return for each client when the first of its lease calls began that was never answered."""
+    answered = {requester(call) for call in facts.lease_calls if not call.is_in_doubt}
+    began_at: dict[str, float] = {}
+    for call in facts.lease_calls:
+        if requester(call) not in answered:
+            client = call.asked.client
+            began_at[client] = min(call.began_at, began_at.get(client, math.inf))
+    return began_at
 
 
 class _Seen:

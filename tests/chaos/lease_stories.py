@@ -66,6 +66,33 @@ def a_guessed_version_is_accepted(tale: Tale) -> None:
     tale.end(job(version=1))
 
 
+@breaks("accepted_calls_were_granted")
+def a_version_is_accepted_before_the_call_that_may_have_been_granted_it(tale: Tale) -> None:
+    tale.submit()
+    tale.say("complete", 1)
+    tale.lease(is_answered=False)
+    tale.end(job(version=1))
+
+
+@breaks("accepted_calls_were_granted")
+def a_version_is_accepted_that_the_repeat_of_a_lost_call_did_not_show(tale: Tale) -> None:
+    tale.submit()
+    tale.lease(request="r", is_answered=False)
+    tale.lease(request="r")
+    tale.say("complete", 1)
+    tale.end(job(version=1))
+
+
+@legal
+def a_worker_that_lost_an_answer_reads_what_it_holds_and_releases_it(tale: Tale) -> None:
+    tale.submit()
+    tale.lease(is_answered=False)
+    tale.say("release", 1)
+    tale.lease(("j", 2, 1))
+    tale.say("complete", 2)
+    tale.end(job(version=2))
+
+
 @legal
 def an_answer_overtakes_the_answer_to_the_grant(tale: Tale) -> None:
     tale.submit()

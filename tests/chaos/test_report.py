@@ -51,8 +51,8 @@ def test_a_run_that_proves_nothing_is_not_good() -> None:
 def test_what_the_doctor_finds_and_what_takes_too_long_is_wrong() -> None:
     write = stale_calls_of_every_kind_are_refused_or_in_doubt
     assert not outcome(write, findings=["job j is in more than one state"]).is_good
-    assert not outcome(write, trouble=Trouble(1.0, 1.0, 1, {"SIGKILL of PostgreSQL": 15.1})).is_good
-    assert outcome(write, trouble=Trouble(9.0, 5.0, 1, {"SIGKILL of PostgreSQL": 15.0})).is_good
+    assert not outcome(write, trouble=Trouble(1.0, 1.0, 1, {"SIGKILL of PostgreSQL": 20.1})).is_good
+    assert outcome(write, trouble=Trouble(9.0, 5.0, 1, {"SIGKILL of PostgreSQL": 20.0})).is_good
 
 
 def test_a_replica_that_ended_by_itself_is_wrong() -> None:

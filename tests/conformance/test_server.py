@@ -14,7 +14,7 @@ from clients.conformance.faults import Faults, read_fault
 from clients.conformance.record import ANSWERED, CLOSED, LOST, RESET, Call, Record
 from clients.conformance.server import Server
 from clients.conformance.service import Service
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_SECONDS, until
 
 LEASE = {"worker_id": "w", "queues": ["default"], "request_id": "r"}
 CONTRACT = Contract()
@@ -31,7 +31,8 @@ class Stand:
         )
 
     async def send(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.server.port}") as client:
+        url = f"http://127.0.0.1:{self.server.port}"
+        async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_SECONDS) as client:
             if body is None:
                 return await client.get(path, **options)
             return await client.post(path, json=body, **options)

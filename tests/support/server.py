@@ -14,6 +14,8 @@ import httpx
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 SERVE = ("-m", "app", "serve")
+# A poll that is not woken is answered with nothing there.
+WITHOUT_NETS = ("-m", "tests.support.serve_without_nets", "serve")
 
 # Bound, and never listening. The kernel gives their ports to nobody whom it lets choose; a server that asks
 # for one by its number gets it, since both set SO_REUSEADDR.
@@ -71,7 +73,7 @@ class ServerProcess:
             if self.process.poll() is not None:
                 raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.log}")
             try:
-                if httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200:
+                if httpx.get(f"{self.url}/readyz", timeout=10).status_code == 200:
                     return
             except httpx.TransportError:
                 pass
