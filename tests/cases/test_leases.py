@@ -68,7 +68,9 @@ class _Racer:
             )
             for job in leased:
                 self.grants.append((job["id"], job["lease_version"], time.monotonic()))
-                await asyncio.sleep(SHORTEST_LEASE_SECONDS * random.uniform(self._earliest, 1.1))
+                await asyncio.sleep(
+                    SHORTEST_LEASE_SECONDS * random.uniform(self._earliest, self._earliest + 0.2)
+                )
                 answer = await self._caller.say("complete", job, result=self._worker_id)
                 if answer.status_code == 200:
                     self.accepted.append((job["id"], job["lease_version"], time.monotonic()))
@@ -76,7 +78,7 @@ class _Racer:
                 else:
                     assert answer.json()["code"] == "lease_lost"
                     self.refused.append((job["id"], job["lease_version"]))
-                    self._earliest = max(self._earliest - 0.05, 0.4)
+                    self._earliest = max(self._earliest - 0.05, 0.0)
 
 
 @pytest.mark.slow

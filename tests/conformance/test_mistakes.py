@@ -4,6 +4,7 @@ The client is the one in ``reference``, with one mistake at a time; without a mi
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from clients.conformance import report, suite
 from clients.conformance.adapters import Adapter
 from clients.conformance.case import Case, load
+from tests.conformance.playing import surprises
 
 CASES = {case.name: case for case in load()}
 # What waits in vain need not wait as long as a client on a busy machine may.
@@ -125,16 +127,19 @@ def test_every_case_has_a_client_that_fails_it() -> None:
 
 
 @pytest.mark.slow
-async def test_client_without_mistakes_passes_every_case() -> None:
-    verdicts = await suite.run(suite.pairs_of(list(CASES.values()), [client()]))
-    stories = ["\n".join(report.story(verdict)) for verdict in verdicts if not verdict.passed]
+async def test_client_without_mistakes_passes_every_case(tell: Callable[[object], None]) -> None:
+    failed = await surprises(suite.pairs_of(list(CASES.values()), [client()]), expected=True, tell=tell)
+    stories = ["\n".join(report.story(verdict)) for verdict in failed]
     assert not stories, "\n\n".join(stories)
 
 
 @pytest.mark.slow
-async def test_client_with_a_mistake_fails_the_case_that_is_about_it() -> None:
-    verdicts = await suite.run([(hurried(CASES[name]), client(mistake)) for mistake, name in PAIRS])
-    assert not [f"{verdict.adapter} passes {verdict.case.name}" for verdict in verdicts if verdict.passed]
+async def test_client_with_a_mistake_fails_the_case_that_is_about_it(
+    tell: Callable[[object], None],
+) -> None:
+    pairs = [(hurried(CASES[name]), client(mistake)) for mistake, name in PAIRS]
+    passed = await surprises(pairs, expected=False, tell=tell)
+    assert not [f"{verdict.adapter} passes {verdict.case.name}" for verdict in passed]
 
 
 def hurried(case: Case) -> Case:
