@@ -250,7 +250,8 @@ async def test_a_job_due_in_three_seconds_is_leasable_on_time(start: Start) -> N
         granted_at = datetime.fromisoformat((await worker.attempts(leased["id"]))[0]["granted_at"])
         late_seconds.append((granted_at - datetime.fromisoformat(leased["run_at"])).total_seconds())
     assert min(late_seconds) >= 0
-    assert statistics.median(late_seconds) < 0.1
+    # A promoter that only looked once a second would be half a second late.
+    assert statistics.median(late_seconds) < 0.3
 
 
 async def test_a_poll_repeated_after_a_cut_connection_is_granted_once(start: Start) -> None:
