@@ -1,71 +1,84 @@
 """Kills the process groups of commands when the worker has died; also run as a script, by path.
 
-The kernel can be told to end a child with its parent, but not what that child has started. So a process
-beside the worker holds the other end of a pipe: it hears ``+PGID`` for each command that starts and
-``-PGID`` for each that has ended, and the end of the pipe when the worker is no more, however it died.
+The kernel can be told to end a child with its parent, but not what that child has started. So the worker
+keeps the ids of the groups in memory that it shares with a process beside it. That one holds the other end of
+a pipe: it wakes when the worker is no more, however it died, and kills what the memory names.
 """
 
 import contextlib
 import logging
+import mmap
 import os
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
+from typing import IO
 
 log = logging.getLogger("fencepost.work")
 
 
 class Guard:
-    """The worker's side. It lives as long as this process."""
+    """The worker's side, for so many groups at once. It lives as long as this process."""
 
-    def __init__(self) -> None:
-        # A session of its own: neither a terminal's signals nor one to the worker's group reach it.
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            bufsize=0,
-        )
+    def __init__(self, most_groups: int) -> None:
+        with _unnamed_file() as file:
+            # Zero stands for a place that is free.
+            file.truncate(most_groups * struct.calcsize("i"))
+            self._groups = _groups_in(file.fileno())
+            # A session of its own: neither a terminal's signals nor one to the worker's group reach it.
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__, str(file.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[file.fileno()],
+                start_new_session=True,
+            )
+        self._free = list(range(most_groups))
+        self._places: dict[int, int] = {}
+        self._is_alive = True
 
     def watch(self, group: int) -> None:
         """Have a group killed when this process dies."""
-        self._tell(f"+{group}\n")
+        if self._is_alive and self._process.poll() is not None:
+            self._is_alive = False
+            log.error("the guard has died: commands would outlive this worker if it were killed")
+        place = self._places[group] = self._free.pop()
+        self._groups[place] = group
 
     def forget(self, group: int) -> None:
         """Leave a group alone. Its leader is not reaped yet: another one could have its id by then."""
-        self._tell(f"-{group}\n")
+        place = self._places.pop(group)
+        self._groups[place] = 0
+        self._free.append(place)
 
     def close(self) -> None:
         """End it. What it still watches is killed."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait()
-
-    def _tell(self, line: str) -> None:
-        if self._process.stdin is None:
-            return
-        try:
-            self._process.stdin.write(line.encode())
-        except BrokenPipeError:
-            self._process.stdin = None
-            log.error("the guard has died: commands would outlive this worker if it were killed")  # noqa: TRY400
+        self._process.communicate()
 
 
-def stand_guard(descriptor: int) -> None:
-    """Keep account of groups until the end of the pipe, then kill those that are left."""
-    groups: set[int] = set()
-    with open(descriptor, "rb") as lines:
-        for line in lines:
-            if line.startswith(b"+"):
-                groups.add(int(line[1:]))
-            else:
-                groups.discard(int(line[1:]))
-    for group in groups:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+def _unnamed_file() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):
+        # Also where no file may be written.
+        return os.fdopen(os.memfd_create("groups"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def _groups_in(descriptor: int) -> memoryview:
+    return memoryview(mmap.mmap(descriptor, 0)).cast("i")
+
+
+def stand_guard(life: int, groups: int) -> None:
+    """Wait for the end of a pipe, then kill the groups whose ids are in a file."""
+    while os.read(life, 1):
+        pass
+    for group in _groups_in(groups):
+        if group:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    stand_guard(0)
+    stand_guard(0, int(sys.argv[1]))

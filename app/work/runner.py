@@ -55,7 +55,7 @@ def run_worker(options: WorkOptions, environ: Mapping[str, str]) -> None:
     url = _checked_url(options.url)
     api_key = _checked_key(options.api_key)
     _make_room(options.concurrency)
-    guard = Guard()
+    guard = Guard(options.concurrency)
     outlets = Outlet(sys.stdout.fileno()), Outlet(sys.stderr.fileno())
     command = Command(
         path=path,
