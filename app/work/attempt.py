@@ -3,19 +3,19 @@
 import asyncio
 import json
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fencepost import AsyncJob, Complete, Fail, Release
 
-from app.work.descriptors import feed
 from app.work.environment import job_environment
 from app.work.guard import Guard
 from app.work.outcome import RELEASE_EXIT_CODE, not_started, outcome_of
 from app.work.output import Outlet, Output
 from app.work.process import Process
 from app.work.report import Report
+from app.work.streams import Feed
+from app.work.watch import Watch
 
 # What a command has left running may finish its last lines, as `exec > >(tee log)` does; then it is killed.
 _LINGER_SECONDS = 1.0
@@ -33,6 +33,7 @@ class Command:
     grace_seconds: float
     release_delay_seconds: float
     guard: Guard
+    watch: Watch
     stdout: Outlet
     stderr: Outlet
 
@@ -52,46 +53,36 @@ class Attempt:
 
     def __init__(self, command: Command, job: AsyncJob, process: Process) -> None:
         self._command = command
-        self._job = job
         self._process = process
-        self._stdout = Output(process.ends.stdout, command.stdout, longest_line_bytes=_LONGEST_RESULT_BYTES)
+        # Set whenever the command has exited, or one of its streams has ended.
+        self._news = asyncio.Event()
+        watch, tell, ends = command.watch, self._news.set, process.ends
+        process.await_exit(watch, tell)
+        # ASCII alone, everything else escaped: a payload may hold what UTF-8 has no form for.
+        self._feed = Feed(ends.stdin, json.dumps(job.payload).encode())
+        self._stdout = Output(
+            ends.stdout, watch, command.stdout, longest_line_bytes=_LONGEST_RESULT_BYTES, tell=tell
+        )
         # Of stderr only the tail is of use.
-        self._stderr = Output(process.ends.stderr, command.stderr, longest_line_bytes=0)
-        self._report = Report(process.ends.progress, job)
+        self._stderr = Output(ends.stderr, watch, command.stderr, longest_line_bytes=0, tell=tell)
+        self._report = Report(ends.progress, watch, job, tell=tell)
 
     async def run(self) -> Complete | Fail | Release:
         """Attend to the command until it has ended; stop it when this is cancelled."""
-        attending = asyncio.create_task(self._attend())
-        while not attending.done():
-            try:
-                await asyncio.wait([attending])
-            except asyncio.CancelledError:
-                self._report.tell_stop()
-                self._process.stop(self._command.grace_seconds)
-        return attending.result()
-
-    async def _attend(self) -> Complete | Fail | Release:
-        # ASCII alone, everything else escaped: a payload may hold what UTF-8 has no form for.
-        payload = json.dumps(self._job.payload).encode()
-        feeding = asyncio.create_task(feed(self._process.ends.stdin, payload))
-        reading = [asyncio.create_task(each.read()) for each in (self._stdout, self._stderr)]
-        reporting = asyncio.create_task(self._report.read())
         try:
-            await self._process.exited.wait()
-            await asyncio.wait([*reading, reporting], timeout=_LINGER_SECONDS)
+            await self._until(lambda: self._process.has_exited)
+            await self._linger()
         finally:
             # What has been left running is nobody's: no heartbeat is sent for it.
             self._process.signal(signal.SIGKILL)
         exit_code = self._process.reap()
-        await _end([feeding, *reading])
+        self._feed.stop()
         self._stdout.close()
         self._stderr.close()
-        self._report.cut()
-        if exit_code == 0:
-            await _end([reporting])
-        else:
+        if exit_code != 0:
             # A checkpoint that was written before the failure is for the next attempt.
-            await reporting
+            self._report.cut()
+            await self._until(lambda: self._report.has_ended)
         self._report.close()
         return outcome_of(
             exit_code,
@@ -101,18 +92,30 @@ class Attempt:
             error=self._report.error,
         )
 
+    async def _linger(self) -> None:
+        """Wait for the ends of the streams, for as long as what is left of the command may write."""
+        if self._has_fallen_silent():
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LINGER_SECONDS
+        timer = loop.call_at(until, self._news.set)
+        await self._until(lambda: self._has_fallen_silent() or loop.time() >= until)
+        timer.cancel()
+
+    def _has_fallen_silent(self) -> bool:
+        return self._stdout.has_ended and self._stderr.has_ended and self._report.has_ended
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition that news may bring, and stop the command whenever this is cancelled."""
+        while not condition():
+            self._news.clear()
+            try:
+                await self._news.wait()
+            except asyncio.CancelledError:
+                self._report.tell_stop()
+                self._process.stop(self._command.grace_seconds)
+
     def _delay_seconds(self, exit_code: int) -> float | None:
         if self._report.delay_seconds is None and exit_code == RELEASE_EXIT_CODE:
             return self._command.release_delay_seconds
         return self._report.delay_seconds
-
-
-async def _end(tasks: Iterable["asyncio.Task[Any]"]) -> None:
-    """Cancel what still runs, and raise what has gone wrong."""
-    tasks = list(tasks)
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled():
-            task.result()

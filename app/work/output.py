@@ -5,11 +5,12 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 
-from app.work.descriptors import CHUNK_BYTES, readable
 from app.work.lines import Lines
+from app.work.streams import CHUNK_BYTES, Stream
+from app.work.watch import Watch
 
 # Up to this a line is passed on in one piece, so that those of two commands do not mix.
 _WHOLE_LINE_BYTES = 65_536
@@ -84,37 +85,47 @@ class Output:
     it was longer than what may be kept.
     """
 
-    def __init__(self, descriptor: int, outlet: Outlet, *, longest_line_bytes: int) -> None:
-        os.set_blocking(descriptor, False)
+    def __init__(
+        self,
+        descriptor: int,
+        watch: Watch,
+        outlet: Outlet,
+        *,
+        longest_line_bytes: int,
+        tell: Callable[[], None],
+    ) -> None:
         self._descriptor = descriptor
         self._outlet = outlet
         self._lines = Lines(longest_line_bytes)
         self._unfinished = b""
         self.last_line: bytes | None = b""
         self.tail = b""
+        self._stream = Stream(descriptor, watch, self._pass_on, tell)
 
-    async def read(self) -> None:
-        """Read to the end, no faster than what is read can be passed on."""
-        while (chunk := await self._next()) != b"":
-            await self._outlet.put(self._take(chunk))
+    @property
+    def has_ended(self) -> bool:
+        """Whether all has been read and passed on."""
+        return self._stream.has_ended
 
     def close(self) -> None:
         """Read what is there, without waiting for more, and close."""
-        left = _MOST_LEFT_BYTES
-        with contextlib.suppress(BlockingIOError):
-            while left > 0 and (chunk := os.read(self._descriptor, CHUNK_BYTES)):
-                left -= len(chunk)
-                self._outlet.put(self._take(chunk))
+        if not self._stream.has_ended:
+            self._stream.stop()
+            self._read_what_is_left()
         os.close(self._descriptor)
         self._note(self._lines.end())
         if self._unfinished:
             self._outlet.put(self._unfinished + b"\n")
 
-    async def _next(self) -> bytes:
-        while True:
-            await readable(self._descriptor)
-            with contextlib.suppress(BlockingIOError):
-                return os.read(self._descriptor, CHUNK_BYTES)
+    def _read_what_is_left(self) -> None:
+        left = _MOST_LEFT_BYTES
+        with contextlib.suppress(BlockingIOError):
+            while left > 0 and (chunk := os.read(self._descriptor, CHUNK_BYTES)):
+                left -= len(chunk)
+                self._outlet.put(self._take(chunk))
+
+    def _pass_on(self, chunk: bytes) -> "asyncio.Future[None] | None":
+        return self._outlet.put(self._take(chunk)) if chunk else None
 
     def _take(self, chunk: bytes) -> bytes:
         """Note what a chunk says; return what can be passed on now."""

@@ -4,19 +4,27 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from app.work import descriptors
 from app.work.environment import PROGRESS_DESCRIPTOR
 from app.work.guard import Guard
+from app.work.watch import Watch
+
+
+def occupy_the_commands_descriptors() -> None:
+    """Let no pipe to a command be opened as one of those that it gets: they are put in place one by one."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= PROGRESS_DESCRIPTOR:
+        pass
+    os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """This process's ends of what the command has as descriptors 0 to 3."""
+    """This process's ends of what the command has as descriptors 0 to PROGRESS_DESCRIPTOR."""
 
     stdin: int
     stdout: int
@@ -32,46 +40,67 @@ class Process:
 
     def __init__(self, pid: int, ends: Ends, guard: Guard) -> None:
         self.ends = ends
-        self.exited = asyncio.Event()
+        self.has_exited = False
         self._pid = pid
         self._guard = guard
         self._loop = asyncio.get_running_loop()
         self._is_reaped = False
         self._kill: asyncio.TimerHandle | None = None
-        threading.Thread(target=self._await_exit, name=f"fencepost-command-{pid}", daemon=True).start()
 
     @classmethod
     def start(cls, path: str, arguments: tuple[str, ...], environ: Mapping[str, str], guard: Guard) -> Self:
         """Start a command; raise OSError or ValueError when the system will not have it."""
-        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
-
-            def kept(mine: int, other: int) -> tuple[int, int]:
-                ours.callback(os.close, mine)
-                theirs.callback(os.close, other)
-                return mine, other
-
-            read_end, write_end = descriptors.pipe()
-            stdin, their_stdin = kept(write_end, read_end)
-            stdout, their_stdout = kept(*descriptors.pipe())
-            stderr, their_stderr = kept(*descriptors.pipe())
-            progress, their_progress = kept(*descriptors.socket_pair())
+        ours: list[int] = []
+        theirs: list[int] = []
+        try:
+            for channel in (_pipe_to, os.pipe, os.pipe, _sockets):
+                our_end, their_end = channel()
+                ours.append(our_end)
+                theirs.append(their_end)
             pid = os.posix_spawn(
                 path,
                 arguments,
                 environ,
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, their_stdin, 0),
-                    (os.POSIX_SPAWN_DUP2, their_stdout, 1),
-                    (os.POSIX_SPAWN_DUP2, their_stderr, 2),
-                    (os.POSIX_SPAWN_DUP2, their_progress, PROGRESS_DESCRIPTOR),
-                ],
+                file_actions=[(os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(theirs)],
                 setpgroup=0,
                 # Python ignores these two, and what is ignored stays ignored over exec.
                 setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
             )
             guard.watch(pid)
-            ours.pop_all()
-        return cls(pid, Ends(stdin, stdout, stderr, progress), guard)
+        except BaseException:
+            for end in ours:
+                os.close(end)
+            raise
+        finally:
+            for end in theirs:
+                os.close(end)
+        return cls(pid, Ends(*ours), guard)
+
+    def await_exit(self, watch: Watch, tell: Callable[[], None]) -> None:
+        """Have ``tell`` called when the leader has exited."""
+
+        def exited() -> None:
+            self.has_exited = True
+            tell()
+
+        def seen() -> None:
+            watch.remove(descriptor)
+            os.close(descriptor)
+            exited()
+
+        def wait() -> None:
+            os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+            # At the end of this process the loop may be gone.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(exited)
+
+        try:
+            descriptor = os.pidfd_open(self._pid)
+        except (AttributeError, OSError):
+            # Not every system has these, nor lets every process have them.
+            threading.Thread(target=wait, name=f"fencepost-command-{self._pid}", daemon=True).start()
+        else:
+            watch.add(descriptor, seen)
 
     def signal(self, number: int) -> None:
         """Send a signal to the whole group."""
@@ -95,8 +124,12 @@ class Process:
         self._is_reaped = True
         return os.waitstatus_to_exitcode(status)
 
-    def _await_exit(self) -> None:
-        os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
-        # At the end of this process the loop may be gone.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self.exited.set)
+
+def _pipe_to() -> tuple[int, int]:
+    read_end, write_end = os.pipe()
+    return write_end, read_end
+
+
+def _sockets() -> tuple[int, int]:
+    one, other = socket.socketpair()
+    return one.detach(), other.detach()

@@ -9,18 +9,20 @@ error {"type": "bad_address"}   what a failure says: any of type, message and de
 Unasked it is told "stop" and the reason, just before SIGTERM.
 """
 
+import asyncio
 import contextlib
 import json
 import logging
 import re
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from fencepost import AsyncJob, LeaseLost, Problem
 
-from app.work.descriptors import CHUNK_BYTES, readable
 from app.work.lines import Lines
+from app.work.streams import Stream
+from app.work.watch import Watch
 
 log = logging.getLogger("fencepost.work")
 
@@ -37,9 +39,9 @@ _MOST_DELAY_SECONDS = 31_536_000
 class Report:
     """Reads the lines of one command, and tells the worker's client what they say."""
 
-    def __init__(self, descriptor: int, job: AsyncJob) -> None:
+    def __init__(self, descriptor: int, watch: Watch, job: AsyncJob, *, tell: Callable[[], None]) -> None:
         self._socket = socket.socket(fileno=descriptor)
-        self._socket.settimeout(0)
+        self._stream = Stream(descriptor, watch, self._take, tell)
         self._job = job
         self._lines = Lines(_LONGEST_LINE_BYTES)
         # What the last delay line said; None without one.
@@ -47,16 +49,13 @@ class Report:
         # What the last error line said.
         self.error: dict[str, Any] = {}
 
-    async def read(self) -> None:
-        """Read to the end. A line is done, a checkpoint stored, before the next one is looked at."""
-        while (chunk := await self._next()) != b"":
-            for line in self._lines.feed(chunk):
-                await self._take(line)
-        for line in self._lines.end():
-            await self._take(line)
+    @property
+    def has_ended(self) -> bool:
+        """Whether all lines are done."""
+        return self._stream.has_ended
 
     def cut(self) -> None:
-        """Let ``read`` come to its end after what has been written, also while somebody still could write."""
+        """Let all end after what has been written, also while somebody still could write."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
 
@@ -65,21 +64,20 @@ class Report:
         self._answer(f"stop {self._job.stop.reason}")
 
     def close(self) -> None:
-        """Close the socket."""
+        """Read no more lines, and close the socket."""
+        self._stream.stop()
         self._socket.close()
 
-    async def _next(self) -> bytes:
-        while True:
-            await readable(self._socket.fileno())
-            try:
-                return self._socket.recv(CHUNK_BYTES)
-            except BlockingIOError:
-                pass
-            except ConnectionResetError:
-                # It went without having read an answer; all that it had written has been read by now.
-                return b""
+    def _take(self, chunk: bytes) -> "asyncio.Task[None] | None":
+        lines = list(self._lines.feed(chunk) if chunk else self._lines.end())
+        return asyncio.create_task(self._do(lines)) if lines else None
 
-    async def _take(self, line: bytes | None) -> None:
+    async def _do(self, lines: Iterable[bytes | None]) -> None:
+        """Do lines one after the other: a checkpoint is stored before the next one is looked at."""
+        for line in lines:
+            await self._take_line(line)
+
+    async def _take_line(self, line: bytes | None) -> None:
         if line is None:
             self._reject("a line is too long")
             return

@@ -15,12 +15,14 @@ from app.work.attempt import Command, run_command
 from app.work.environment import base_environment
 from app.work.guard import Guard
 from app.work.output import Outlet
+from app.work.process import occupy_the_commands_descriptors
+from app.work.watch import Watch
 
 _VISIBLE_ASCII = re.compile(r"[!-~]+")
 # Beside the grace of the commands: SIGKILL, the last lines, and the call that tells the end.
 _SPARE_SECONDS = 2.0
 _LAST_LINES_SECONDS = 1.0
-_DESCRIPTORS_EACH = 4
+_DESCRIPTORS_EACH = 5
 _DESCRIPTORS_BESIDE = 100
 
 
@@ -55,6 +57,7 @@ def run_worker(options: WorkOptions, environ: Mapping[str, str]) -> None:
     url = _checked_url(options.url)
     api_key = _checked_key(options.api_key)
     _make_room(options.concurrency)
+    occupy_the_commands_descriptors()
     guard = Guard(options.concurrency)
     outlets = Outlet(sys.stdout.fileno()), Outlet(sys.stderr.fileno())
     command = Command(
@@ -64,6 +67,7 @@ def run_worker(options: WorkOptions, environ: Mapping[str, str]) -> None:
         grace_seconds=options.grace_seconds,
         release_delay_seconds=options.release_delay_seconds,
         guard=guard,
+        watch=Watch(),
         stdout=outlets[0],
         stderr=outlets[1],
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.work.output import Outlet, Output
+from app.work.watch import Watch
 from tests.support.waiting import until
 
 _LIMIT_SECONDS = 30.0
@@ -28,10 +29,18 @@ def _command_that_wrote(data: bytes) -> int:
     return read_end
 
 
+async def _read_to_the_end(data: bytes, outlet: Outlet, *, longest_line_bytes: int) -> Output:
+    ended = asyncio.Event()
+    output = Output(
+        _command_that_wrote(data), Watch(), outlet, longest_line_bytes=longest_line_bytes, tell=ended.set
+    )
+    await asyncio.wait_for(ended.wait(), _LIMIT_SECONDS)
+    return output
+
+
 async def test_whole_lines_are_passed_on_and_the_last_one_gets_its_end(audience: tuple[int, int]) -> None:
     outlet = Outlet(audience[1])
-    output = Output(_command_that_wrote(b"one\ntwo\n\n three"), outlet, longest_line_bytes=100)
-    await asyncio.wait_for(output.read(), _LIMIT_SECONDS)
+    output = await _read_to_the_end(b"one\ntwo\n\n three", outlet, longest_line_bytes=100)
     assert os.read(audience[0], 100) == b"one\ntwo\n\n"
     output.close()
     outlet.close(timeout_seconds=_LIMIT_SECONDS)
@@ -47,8 +56,7 @@ async def test_blank_lines_are_no_last_line_and_a_long_one_is_none(audience: tup
         (b"a\nlonger\n\n", None),
         (b"longer\na", b"a"),
     ):
-        output = Output(_command_that_wrote(written), outlet, longest_line_bytes=3)
-        await asyncio.wait_for(output.read(), _LIMIT_SECONDS)
+        output = await _read_to_the_end(written, outlet, longest_line_bytes=3)
         output.close()
         assert output.last_line == last_line
     outlet.close(timeout_seconds=_LIMIT_SECONDS)
@@ -57,13 +65,13 @@ async def test_blank_lines_are_no_last_line_and_a_long_one_is_none(audience: tup
 async def test_a_result_is_read_although_nobody_reads_what_is_passed_on(audience: tuple[int, int]) -> None:
     outlet = Outlet(audience[1])
     written = b"line\n" * 10_000 + b"result\n"
-    output = Output(_command_that_wrote(written), outlet, longest_line_bytes=100)
-    reading = asyncio.create_task(output.read())
+    ended = asyncio.Event()
+    output = Output(_command_that_wrote(written), Watch(), outlet, longest_line_bytes=100, tell=ended.set)
     # It has come to where it waits for the audience.
     await until(lambda: output.tail)
-    reading.cancel()
-    await asyncio.wait([reading])
+    assert not output.has_ended
     output.close()
+    assert not ended.is_set()
     assert output.last_line == b"result"
     # Now somebody reads, and has missed nothing.
     seen = b""
