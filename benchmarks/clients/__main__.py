@@ -3,8 +3,12 @@
 ``python -m benchmarks.clients``. A loop leases as many jobs as a worker has slots, and completes them in one
 call; a worker does the same with all that makes it one. The loop of a client calls with the same HTTP library
 as its worker; the barest one has a client of thirty lines that reads nothing but lengths. All are measured by
-the database, from the first grant to the last finish. ``fencepost work`` runs ``true`` for each job, and so
-does the loop beside it.
+the database, from the first grant to the last finish. ``fencepost work`` runs ``true`` for each job. So does
+the loop beside it, with the barest client and no pipes: what a worker has to do so that a command learns its
+job, can say something and is heard is part of what is measured.
+
+A worker and its own loop are both programs, watched in the same way while they run: asking the database how
+far they are takes some of the processors.
 """
 
 import asyncio
@@ -23,7 +27,7 @@ import click
 
 from app.embedded.server import BundledServer
 from benchmarks import measures
-from benchmarks.load import Connection
+from benchmarks.clients import bare
 from benchmarks.measures import Target
 from benchmarks.running import running
 from clients.conformance.adapters import ROOT, declared
@@ -45,23 +49,30 @@ _SECONDS = (
 class Contender:
     """A client: how its worker and its plain loop are started. ``share`` is how many of the jobs it gets.
 
-    {url}, {queue}, {slots}, {jobs} and {mode} (worker or loop) are filled in. ``loop`` None: the one here.
+    {url}, {queue}, {slots}, {jobs} and {mode} (worker or loop) are filled in.
     """
 
     name: str
     worker: Sequence[str]
-    loop: Sequence[str] | None = None
+    loop: Sequence[str]
     share: float = 1.0
 
 
+_ARGUMENTS = ["{url}", "{queue}", "{slots}", "{jobs}"]
+
+
 def _empty(name: str, *program: str) -> Contender:
-    arguments = ["{url}", "{queue}", "{slots}", "{jobs}"]
-    return Contender(name, [*program, "worker", *arguments], [*program, "loop", *arguments])
+    return Contender(name, [*program, "worker", *_ARGUMENTS], [*program, "loop", *_ARGUMENTS])
 
 
 # A process a job costs more than all of HTTP: fewer of them say as much.
 _OPTIONS = ["--url={url}", "--queue={queue}", "--concurrency={slots}"]
-COMMANDS = Contender("fencepost work", ["{python}", "-m", "app", "work", *_OPTIONS, "--", "true"], share=0.25)
+COMMANDS = Contender(
+    "fencepost work",
+    ["{python}", "-m", "app", "work", *_OPTIONS, "--", "true"],
+    ["{python}", "-m", "benchmarks.clients.bare", *_ARGUMENTS],
+    share=0.25,
+)
 CONTENDERS = (
     _empty("python", "{python}", "-m", "benchmarks.clients.empty"),
     _empty("typescript", "node", "benchmarks/clients/empty.mjs"),
@@ -99,27 +110,6 @@ def _through(target: Target, command: Sequence[str], *, queue: str, slots: int, 
     return jobs / target.number(_SECONDS.format(queue))
 
 
-async def _loop(target: Target, *, queue: str, slots: int, jobs: int, runs_true: bool) -> None:
-    """Lease and complete, one after the other on one connection, and nothing else."""
-    connection = await Connection.open(target.port)
-    wish = {"worker_id": "loop", "queues": [queue], "max_jobs": slots, "lease_seconds": 60}
-    done = 0
-    while done < jobs:
-        leased = (await connection.call_json("/v1/leases", wish, expect=200))["jobs"]
-        if runs_true:
-            _run_true(len(leased))
-        items = [{"job_id": job["id"], "lease_version": job["lease_version"]} for job in leased]
-        await connection.call_json("/v1/leases/complete", {"items": items}, expect=200)
-        done += len(leased)
-    connection.close()
-
-
-def _run_true(count: int) -> None:
-    """Run so many processes at once, and wait for their end."""
-    for pid in [os.posix_spawnp("true", ["true"], os.environ) for _ in range(count)]:
-        os.waitpid(pid, 0)
-
-
 def _enqueue(target: Target, *, queue: str, jobs: int) -> None:
     asyncio.run(
         measures.batch_enqueue(
@@ -133,10 +123,10 @@ def _enqueue(target: Target, *, queue: str, jobs: int) -> None:
     )
 
 
-def _through_loop(target: Target, *, queue: str, slots: int, jobs: int, runs_true: bool) -> float:
-    """Return jobs a second through the loop that is here."""
+def _through_the_barest(target: Target, *, queue: str, slots: int, jobs: int) -> float:
+    """Return jobs a second through the loop that is run here."""
     _enqueue(target, queue=queue, jobs=jobs)
-    asyncio.run(_loop(target, queue=queue, slots=slots, jobs=jobs, runs_true=runs_true))
+    asyncio.run(bare.loop(target.port, queue=queue, slots=slots, jobs=jobs, do=bare.nothing))
     return jobs / target.number(_SECONDS.format(queue))
 
 
@@ -152,16 +142,13 @@ class Found:
 def one_round(target: Target, *, number: int, slots: int, jobs: int) -> dict[str, Found]:
     """Measure all once, one after the other, each on a queue of its own."""
     queue = f"{slots}-{number}"
-    barest = _through_loop(target, queue=f"{queue}-bare", slots=slots, jobs=jobs, runs_true=False)
+    barest = _through_the_barest(target, queue=f"{queue}-bare", slots=slots, jobs=jobs)
     found: dict[str, Found] = {}
     for each in CONTENDERS:
         count = int(jobs * each.share)
         own = f"{queue}-{each.name.replace(' ', '-')}"
         worker = _through(target, each.worker, queue=f"{own}-w", slots=slots, jobs=count)
-        if each.loop is None:
-            loop = _through_loop(target, queue=f"{own}-l", slots=slots, jobs=count, runs_true=True)
-        else:
-            loop = _through(target, each.loop, queue=f"{own}-l", slots=slots, jobs=count)
+        loop = _through(target, each.loop, queue=f"{own}-l", slots=slots, jobs=count)
         found[each.name] = Found(worker, loop, barest)
     return found
 
