@@ -58,11 +58,20 @@ _FAST = {
 # For the databases of the tests that run at once, and the log of what they wrote.
 _ROOM_BYTES = 4 << 30
 _TOLD = "told"
+_HERE = Path(__file__).parent
+_WITH_PROCESSES = ("cases", "cli", "clients")
 
 
 def pytest_xdist_auto_num_workers() -> int:
     """Run one process more than there are cores: the tests of clients and of faults mostly wait."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what starts processes: most tests of these folders, so all of them."""
+    for item in items:
+        if item.path.relative_to(_HERE).parts[0] in _WITH_PROCESSES:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

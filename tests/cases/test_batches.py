@@ -6,7 +6,6 @@ from functools import partial
 
 import httpx
 import psycopg
-import pytest
 
 from tests.support.api import Json, list_all, refused
 from tests.support.sessions import read_sessions
@@ -44,7 +43,6 @@ async def _send_shuffled(caller: Caller, keys: list[str]) -> dict[str, str]:
     return dict(zip(shuffled, ids, strict=True))
 
 
-@pytest.mark.slow
 async def test_batches_with_the_same_keys_in_other_orders_do_not_deadlock(
     start: Start, database_url: str
 ) -> None:

@@ -17,8 +17,6 @@ from tests.support.server import START_SECONDS, ServerProcess
 from tests.support.standing_rules import Caller, Seen, Start, until
 from tests.support.wall_clocks import WallClock
 
-pytestmark = pytest.mark.slow
-
 OFFSET_SECONDS = 600
 # What a busy machine may need between the database's now() and the test's look at it.
 TOLERANCE_SECONDS = 10.0

@@ -27,7 +27,6 @@ RECOVERY_SECONDS = 15.0
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
-@pytest.mark.slow
 async def test_four_replicas_start_on_an_empty_database_at_once(
     new_database: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -51,7 +50,6 @@ async def test_four_replicas_start_on_an_empty_database_at_once(
     _expect_one_head(database_url)
 
 
-@pytest.mark.slow
 def test_migrations_that_run_at_once_leave_one_schema(new_database: Callable[..., str]) -> None:
     """BO-46, the migration alone, five times."""
     for _ in range(5):
@@ -114,7 +112,6 @@ def _frozen(server: BundledServer) -> Iterator[None]:
             process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("outage", [_stopped, _frozen])
 async def test_the_service_outlasts_an_outage_of_its_database(
     caller: Caller,
@@ -159,7 +156,6 @@ async def test_the_service_outlasts_an_outage_of_its_database(
     assert (await caller.complete(lease))["id"] == held["id"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("outage", [_stopped, _frozen])
 async def test_the_service_ends_in_order_while_its_database_is_away(
     database_server: BundledServer,

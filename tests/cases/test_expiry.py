@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TypeVar
 
 import psycopg
-import pytest
 
 from tests.support.standing_rules import Caller, Json, Start
 
@@ -50,7 +49,6 @@ class _Foreground:
         return answer
 
 
-@pytest.mark.slow
 async def test_thousands_of_leases_that_expire_at_once_hold_nobody_up(
     start: Start, database_url: str
 ) -> None:

@@ -26,8 +26,6 @@ ANSWER_SECONDS = 5.0
 RECOVERY_SECONDS = 15.0
 _QUICK = {"fsync": "off", "full_page_writes": "off"}
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(name="primary")
 def _primary(tmp_path: Path) -> Iterator[BundledServer]:

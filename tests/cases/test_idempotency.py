@@ -3,7 +3,6 @@
 import asyncio
 
 import httpx
-import pytest
 
 from tests.support.api import invalid, lease, list_all, lost, read, refused, submit_with_key, tell_ok
 from tests.support.standing_rules import Start
@@ -30,7 +29,6 @@ async def test_same_key_with_another_request_is_refused_and_the_job_unchanged(
     assert await list_all(client, include="payload,result") == [created.json()]
 
 
-@pytest.mark.slow
 async def test_first_requests_that_arrive_together_are_one_job(start: Start) -> None:
     """BO-14: 60 twins, 20 keys, 2 replicas."""
     replicas = [start(), start()]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import httpx
 import psutil
-import pytest
 
 from tests.support.api import (
     Json,
@@ -157,7 +156,6 @@ async def test_deep_nesting_has_one_limit_on_every_route(client: httpx.AsyncClie
     assert (await tell(client, "verify", leased)).status_code == 204
 
 
-@pytest.mark.slow
 def test_body_limit_holds_for_chunks_too_and_others_are_served_meanwhile(
     serve: Callable[..., ServerProcess],
 ) -> None:
@@ -197,7 +195,6 @@ def test_body_limit_holds_for_chunks_too_and_others_are_served_meanwhile(
     assert len(httpx.get(f"{server.url}/v1/jobs").json()["jobs"]) == 1
 
 
-@pytest.mark.slow
 async def test_wake_up_carries_no_job_so_that_none_is_too_large(start: Start) -> None:
     """BO-29; the poller is parked at another replica than the jobs come to."""
     producer, consumer = start(program=WITHOUT_NETS), start(program=WITHOUT_NETS)

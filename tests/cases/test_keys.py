@@ -7,7 +7,6 @@ from pathlib import Path
 import httpx
 import psutil
 import psycopg
-import pytest
 
 from tests.support.server import ServerProcess
 from tests.support.sockets import RawConnection
@@ -69,7 +68,6 @@ def test_refusal_comes_before_the_body_and_leaves_the_connection_usable(serve: S
             assert connection.read_answer()[0] == 201
 
 
-@pytest.mark.slow
 def test_every_process_of_several_checks_the_keys_of_a_file_on_all_addresses(
     serve: Serve, tmp_path: Path
 ) -> None:
@@ -85,7 +83,6 @@ def test_every_process_of_several_checks_the_keys_of_a_file_on_all_addresses(
         assert httpx.get(f"{server.url}/v1/jobs", headers=FOR_WORK).status_code == 200
 
 
-@pytest.mark.slow
 def test_no_key_is_in_a_log_an_answer_or_a_command_line(serve: Serve, database_url: str) -> None:
     """BO-52."""
     server = serve(api_keys=KEYS, processes=2, log_level="debug")

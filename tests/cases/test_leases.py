@@ -20,7 +20,6 @@ B = TypeVar("B")
 SHORTEST_LEASE_SECONDS = 1
 
 
-@pytest.mark.slow
 async def test_a_late_owner_is_refused_and_the_new_owner_finishes(start: Start) -> None:
     """BO-01."""
     caller = start(reaper_interval_seconds=0.1)
@@ -81,7 +80,6 @@ class _Racer:
                     self._earliest = max(self._earliest - 0.05, 0.0)
 
 
-@pytest.mark.slow
 async def test_the_reaper_never_writes_over_a_finished_job(start: Start) -> None:
     """BO-02, with more workers in less time; the reaper looks every 50 ms, so that it meets the completes."""
     caller = start(reaper_interval_seconds=0.05)
@@ -120,7 +118,6 @@ async def test_the_reaper_never_writes_over_a_finished_job(start: Start) -> None
         assert max(ended_at) == ended_at[-1], "a lease expired after the job had finished"
 
 
-@pytest.mark.slow
 async def test_a_heartbeat_beside_or_after_the_complete_revives_nothing(start: Start) -> None:
     """BO-03; "already finished" is told by ``job_state`` and ``reason``, the code is lease_lost."""
     caller = start()
@@ -158,7 +155,6 @@ async def test_a_repeated_complete_is_answered_like_the_first(start: Start) -> N
     assert await caller.job(leased["id"]) == first
 
 
-@pytest.mark.slow
 async def test_a_job_that_kills_its_workers_is_dead_after_max_attempts(start: Start) -> None:
     """BO-07."""
     reaper_interval = 0.2
@@ -210,7 +206,6 @@ async def test_max_attempts_counts_the_first_run(start: Start, max_attempts: int
         assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/max_attempts")
 
 
-@pytest.mark.slow
 async def test_jobs_of_one_lease_call_have_clocks_of_their_own(start: Start, context: Context) -> None:
     """BO-10."""
     caller = start(reaper_interval_seconds=0.1)
@@ -234,7 +229,6 @@ async def test_jobs_of_one_lease_call_have_clocks_of_their_own(start: Start, con
     await caller.complete(taken[0])
 
 
-@pytest.mark.slow
 async def test_cancel_and_complete_at_once_have_one_winner(start: Start) -> None:
     """BO-12, running jobs: plain and forced cancels."""
     caller = start()
@@ -263,7 +257,6 @@ async def test_cancel_and_complete_at_once_have_one_winner(start: Start) -> None
     assert states.total() == 200
 
 
-@pytest.mark.slow
 async def test_cancel_and_lease_at_once_have_one_winner(start: Start) -> None:
     """BO-12, ready jobs."""
     caller = start()

@@ -3,7 +3,6 @@
 import time
 
 import httpx
-import pytest
 
 from tests.support.api import invalid, lease, list_all, refused, submit, tell_ok
 
@@ -39,7 +38,6 @@ async def test_page_boundary_inside_one_transaction_loses_and_repeats_nothing(
         refused(await client.get("/v1/jobs", params=params), 400, "invalid_cursor")
 
 
-@pytest.mark.slow
 async def test_twenty_thousand_jobs_are_listed_in_bounded_pages(client: httpx.AsyncClient) -> None:
     """BO-50."""
     batch = {"jobs": [{"kind": "w", "payload": "x" * 1000}] * 1000}

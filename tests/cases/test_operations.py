@@ -4,15 +4,12 @@ import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from tests.support.standing_rules import Caller, Start, until
 from tests.support.stopwatch import until_quick
 
 RETENTION_SECONDS = 1.2
 
 
-@pytest.mark.slow
 async def test_work_that_cannot_run_does_not_hide_work_that_can(start: Start) -> None:
     """BO-54."""
     caller = start()
@@ -62,7 +59,6 @@ async def _expect_order(caller: Caller) -> None:
         await caller.complete(job)
 
 
-@pytest.mark.slow
 async def test_retention_is_counted_from_the_finish(start: Start) -> None:
     """BO-55."""
     caller = start(

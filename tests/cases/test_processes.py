@@ -24,7 +24,6 @@ END_SECONDS = 10.0
 POLLS = 20
 
 
-@pytest.mark.slow
 async def test_sigterm_answers_parked_polls_and_loses_no_grant(start: Start, database_url: str) -> None:
     """BO-45."""
     survivor = start()
@@ -62,7 +61,6 @@ async def test_sigterm_answers_parked_polls_and_loses_no_grant(start: Start, dat
         assert (await survivor.complete(lease))["attempt"] == 1
 
 
-@pytest.mark.slow
 async def test_a_restart_takes_no_live_lease_for_an_orphan(start: Start) -> None:
     """BO-09: the service comes back on its old port, so nothing but its memory is new."""
     service = start(reaper_interval_seconds=0.1)
@@ -142,7 +140,6 @@ def _serve_bundled(tmp_path: Path) -> Iterator[Callable[[], ServerProcess]]:
     BundledServer(tmp_path / "data").stop()
 
 
-@pytest.mark.slow
 async def test_a_killed_service_starts_again_with_everything_it_promised(
     serve_bundled: Callable[[], ServerProcess], tmp_path: Path
 ) -> None:
@@ -179,7 +176,6 @@ async def _produce(caller: Caller) -> None:
             await caller.submit()
 
 
-@pytest.mark.slow
 async def test_two_processes_behind_one_address_share_the_work_and_outlive_one_of_them(start: Start) -> None:
     caller = start(processes=2)
     parent = psutil.Process(caller.server.process.pid)

@@ -19,8 +19,6 @@ _PAYLOAD = "payload-marker"
 _KEY = "key-marker"
 _FORBIDDEN_IN_ANSWERS = ("marker", "select ", "insert ", "traceback", "psycopg", "postgresql://", "42501")
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(name="owned")
 def _owned(new_database: Callable[..., str], admin_url: str) -> Iterator[tuple[str, str]]:

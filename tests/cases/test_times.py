@@ -41,7 +41,6 @@ async def test_dates_beyond_the_calendar_and_absurd_delays_are_refused(client: h
     await tell_ok(client, "release", leased, delay_seconds=31_536_000)
 
 
-@pytest.mark.slow
 async def test_time_without_a_zone_is_refused_whatever_the_zone_of_the_machine(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

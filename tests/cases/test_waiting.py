@@ -27,7 +27,6 @@ SETTLE_SECONDS = 0.05
 POLLS = 150
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_seen", [True, False])
 async def test_a_poller_that_has_gone_is_not_handed_the_job(
     start: Start, database_url: str, *, is_seen: bool
@@ -56,7 +55,6 @@ async def test_a_poller_that_has_gone_is_not_handed_the_job(
         await caller.complete(leased)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_a_job_between_the_look_and_the_wait_is_not_missed(start: Start, replicas: int) -> None:
     """BO-06; a poll that misses its job is answered with nothing in the end."""
@@ -83,7 +81,6 @@ async def _submit_after(seconds: float, producer: Caller) -> tuple[Json, float]:
     return job, time.monotonic()
 
 
-@pytest.mark.slow
 async def test_parked_polls_hold_no_connections(start: Start, database_url: str) -> None:
     """BO-42."""
     caller = start()
@@ -131,7 +128,6 @@ async def _park_many(caller: Caller, database_url: str, *, prefix: str) -> list[
         return [await RawCall.lease(caller.url, queues=[queue], wait_seconds=30) for queue in queues]
 
 
-@pytest.mark.slow
 async def test_a_listening_connection_that_is_closed_is_replaced(start: Start, database_url: str) -> None:
     """BO-43, closed."""
     worker, listener_pid, producer = await _worker_and_producer(start, database_url)
@@ -160,7 +156,6 @@ async def test_a_listening_connection_that_is_closed_is_replaced(start: Start, d
     await _answer_all(producer, polls)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     "FENCEPOST_TEST_DATABASE_URL" in os.environ, reason="only a process of this machine can be frozen"
 )
@@ -220,7 +215,6 @@ async def _answer_all(producer: Caller, polls: "list[asyncio.Task[list[Json]]]")
     assert [len(leased) for leased in await asyncio.gather(*polls)] == [1] * len(polls)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_a_poll_is_woken_within_fifty_milliseconds(start: Start, replicas: int) -> None:
     """Within fifty more than calls take just now: the machine may have other work to do."""
@@ -238,7 +232,6 @@ async def test_a_poll_is_woken_within_fifty_milliseconds(start: Start, replicas:
     assert statistics.median(woken_seconds) < 0.05 + 2 * statistics.median(call_seconds)
 
 
-@pytest.mark.slow
 async def test_a_job_due_in_three_seconds_is_leasable_on_time(start: Start) -> None:
     worker, other = start(), start()
     delays = [2.3, 2.4, 2.5, 2.6, 2.7, 2.8, 2.9, 3.0]

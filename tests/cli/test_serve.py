@@ -113,7 +113,6 @@ def _poll(service: Service, queue: str) -> httpx.Response:
     return httpx.post(f"{service.url}/v1/leases", json=body, timeout=2 * _LIMIT_SECONDS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_signal_answers_every_parked_poll_and_ends_with_code_0(
@@ -138,7 +137,6 @@ def _established_count(parent: psutil.Process) -> int:
     return sum(states.count(psutil.CONN_ESTABLISHED) for states in each.values())
 
 
-@pytest.mark.slow
 def test_a_second_start_is_ready_within_five_seconds(serve: Callable[..., Service]) -> None:
     assert serve().end() == 0
     for watch in until_quick(seconds=5):
@@ -147,7 +145,6 @@ def test_a_second_start_is_ready_within_five_seconds(serve: Callable[..., Servic
         assert service.end() == 0
 
 
-@pytest.mark.slow
 def test_a_killed_database_is_started_again(serve: Callable[..., Service]) -> None:
     service = serve()
     pid = service.database.pid
@@ -158,7 +155,6 @@ def test_a_killed_database_is_started_again(serve: Callable[..., Service]) -> No
     assert service.end() == 0
 
 
-@pytest.mark.slow
 def test_a_database_that_cannot_be_kept_running_ends_the_service_with_one_clear_line(
     serve: Callable[..., Service], data_dir: Path
 ) -> None:
@@ -171,7 +167,6 @@ def test_a_database_that_cannot_be_kept_running_ends_the_service_with_one_clear_
     assert "cannot be kept running" in service.log_path.read_text().splitlines()[-1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_nothing_outlives_a_killed_service_and_the_next_one_takes_over(
     serve: Callable[..., Service], processes: int
@@ -186,7 +181,6 @@ def test_nothing_outlives_a_killed_service_and_the_next_one_takes_over(
     assert successor.end() == 0
 
 
-@pytest.mark.slow
 def test_a_server_process_that_died_is_replaced(serve: Callable[..., Service]) -> None:
     service = serve("--processes=2")
     parent = psutil.Process(service.process.pid)
@@ -204,7 +198,6 @@ def test_a_server_process_that_died_is_replaced(serve: Callable[..., Service]) -
     assert not any(psutil.pid_exists(pid) for pid in before)
 
 
-@pytest.mark.slow
 def test_a_stop_during_the_start_ends_with_code_0(data_dir: Path, tmp_path: Path) -> None:
     log_path = tmp_path / "log"
     process = _start(["--port=0", f"--data-dir={data_dir}"], log_path=log_path)

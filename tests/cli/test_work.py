@@ -16,8 +16,6 @@ import pytest
 from tests.support.command_worker import LIMIT_SECONDS, Service, Work, until
 from tests.support.server import ServerProcess
 
-pytestmark = pytest.mark.slow
-
 Start = Callable[..., Work]
 
 # A job that has failed is looked at before its next attempt, however busy the machine is.

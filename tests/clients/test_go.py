@@ -5,8 +5,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.support.programs import needed_program
 from tests.support.server import ServerProcess
 
@@ -36,7 +34,6 @@ def test_the_sources_are_formatted() -> None:
     assert run(needed_program("gofmt"), "-l", ".") == ""
 
 
-@pytest.mark.slow
 def test_vet_finds_nothing() -> None:
     run(needed_program("go"), "vet", "./...")
 
@@ -46,7 +43,6 @@ def test_the_client_needs_the_standard_library_only() -> None:
     assert not (CLIENT / "go.sum").exists()
 
 
-@pytest.mark.slow
 def test_the_readmes_worker_is_a_program(tmp_path: Path) -> None:
     go = needed_program("go")
     text = (CLIENT / "README.md").read_text(encoding="utf-8")
@@ -57,7 +53,6 @@ def test_the_readmes_worker_is_a_program(tmp_path: Path) -> None:
     run(go, "vet", ".", folder=tmp_path)
 
 
-@pytest.mark.slow
 def test_the_clients_own_tests_pass_against_a_real_server(serve: Callable[..., ServerProcess]) -> None:
     go = needed_program("go")
     # The race detector is linked by a C compiler.

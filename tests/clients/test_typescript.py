@@ -6,8 +6,6 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import pytest
-
 from tests.support.programs import needed_program
 from tests.support.server import ServerProcess
 
@@ -15,7 +13,6 @@ _CLIENT = Path(__file__).parents[2] / "clients" / "typescript"
 _LIMIT_SECONDS = 300.0
 
 
-@pytest.mark.slow
 def test_the_typescript_client_passes_its_own_tests(
     serve: Callable[..., ServerProcess], database_url: str, tmp_path: Path
 ) -> None:

@@ -29,7 +29,8 @@ def _bash(_: RunFolder) -> list[str]:
 def _java(_: RunFolder) -> list[str]:
     # Without its compiler Java runs no source file.
     needed_program("javac")
-    return [str(needed_program("java")), str(WORKERS / "Worker.java")]
+    # A life of seconds is over before the second compiler's work pays.
+    return [str(needed_program("java")), "-XX:TieredStopAtLevel=1", str(WORKERS / "Worker.java")]
 
 
 def _perl(_: RunFolder) -> list[str]:

@@ -295,6 +295,7 @@ async def test_a_page_of_jobs_reads_index_ranges(full: Connection, name: str, is
     plan.assert_index_ranges(max_rows=2 * EACH + 600 if is_sorted else 600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", holder_statements(0))
 async def test_a_plan_made_while_the_tables_were_empty_serves_when_they_are_full(
     database_url: str, name: str

@@ -3,7 +3,6 @@ import time
 from collections.abc import Callable
 
 import psutil
-import pytest
 from fencepost import AsyncJob, Client, Job, LeaseLost, Worker
 
 from tests.clients.python.running import Program, running, wait_until
@@ -120,7 +119,6 @@ def test_a_forced_cancel_stops_the_handler_as_lost(url: str, producer: Client, q
     assert producer.get(made.id)["state"] == "cancelled"
 
 
-@pytest.mark.slow
 def test_work_goes_on_after_the_service_was_away(serve: Callable[..., ServerProcess]) -> None:
     port = free_port()
     server = serve(port=port)
