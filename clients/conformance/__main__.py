@@ -11,6 +11,7 @@ from clients.conformance import adapters as declarations
 from clients.conformance import report, suite
 from clients.conformance.adapters import Adapter, BuildError
 from clients.conformance.case import Case, load
+from clients.conformance.stage import Verdict
 
 
 @click.command()
@@ -35,7 +36,7 @@ def main(
     no_build: bool,
     is_list: bool,
 ) -> None:
-    """Run the cases; exit code 1 when one of them failed, or in CI when a client could not be run."""
+    """Run the cases; exit code 1 when one of them failed twice, or in CI when a client could not be run."""
     cases = [case for case in load() if not wanted or any(part in case.name for part in wanted)]
     if is_list:
         _list(cases)
@@ -47,14 +48,18 @@ def main(
     ready = [client for client in clients if _is_ready(client, build=not no_build)]
     if not ready or not cases:
         raise click.ClickException("there is no client, or no case, of that name")
+    doubtful: list[Verdict] = []
     verdicts = asyncio.run(
-        suite.run(
+        suite.run_twice(
             suite.pairs_of(cases, ready),
             at_once=at_once,
             say=lambda verdict: click.echo("." if verdict.passed else "F", nl=False),
+            doubt=doubtful.append,
         )
     )
     click.echo()
+    for verdict in doubtful:
+        click.echo("\n".join([*report.story(verdict), "  It passed when it was played again, alone.", ""]))
     for verdict in verdicts:
         if not verdict.passed:
             click.echo("\n".join([*report.story(verdict), ""]))
