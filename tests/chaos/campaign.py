@@ -126,7 +126,8 @@ async def _run_scenario(
         replicas=ground.replicas,
         name=slug,
         seed=str(plan.seed),
-        queues=[f"{slug}-1", f"{slug}-2"],
+        # The workers of all languages are rivals for every job.
+        queues=[f"{slug}-1"] if name == PROGRAMS else [f"{slug}-1", f"{slug}-2"],
         is_short=plan.is_short,
     )
     try:
