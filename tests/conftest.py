@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import hypothesis
 import psycopg
 import pytest
 from asgi_lifespan import LifespanManager
@@ -61,10 +62,16 @@ _TOLD = "told"
 _HERE = Path(__file__).parent
 _WITH_PROCESSES = ("cases", "cli", "clients")
 
+# No time limit for one example: a busy machine is no defect.
+hypothesis.settings.register_profile(
+    "fencepost", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("fencepost")
+
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Run one process more than there are cores: the tests of clients and of faults mostly wait."""
-    return (os.cpu_count() or 1) + 1
+    """Run two processes more than there are cores: the tests of clients and of faults mostly wait."""
+    return (os.cpu_count() or 1) + 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
