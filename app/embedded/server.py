@@ -215,6 +215,8 @@ class BundledServer:
                 exit_code = initdb.wait()
             except BaseException:
                 initdb.terminate()
+                # It removes what it has made; whoever gets the lock next must not meet it at that.
+                initdb.wait()
                 raise
         if exit_code != 0:
             raise BundledServerError(f"initdb failed: {self._last_word()} (see {self._log_path})")

@@ -205,6 +205,7 @@ def test_a_stop_during_the_start_ends_with_code_0(data_dir: Path, tmp_path: Path
     process.send_signal(signal.SIGTERM)
     assert process.wait(_END_SECONDS) == 0
     _wait_until(lambda: BundledServer(data_dir).pid is None)
+    assert not any((data_dir / "postgres.partial").glob("*")), "initdb has outlived the service"
 
 
 def test_a_taken_port_is_told_in_one_line_before_anything_else_happens(
