@@ -60,8 +60,11 @@ call() {
 			lease_call=$request
 			[[ ! $draining ]] || kill -KILL "$request"
 		fi
-		# A signal to this shell ends the wait, not the call.
-		while runs "$request"; do wait "$request"; done 2>/dev/null
+		# A signal to this shell ends the wait, not the call. The last one asks how it ended, or the shell would tell.
+		{
+			while runs "$request"; do wait "$request"; done
+			wait "$request"
+		} 2>/dev/null
 		lease_call=''
 		[[ $1 != /v1/leases || ! $draining ]] || return 1
 		read -r status <"$work/status"
