@@ -16,7 +16,6 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ from app.embedded.server import BundledServer
 from benchmarks.churn import Client, Log, idle, produce, work
 from benchmarks.flatness import Row, Window, compare, table
 from benchmarks.footprint import Footprint, Gauges
+from benchmarks.running import reserved_port
 
 # So many that slow answers cost the rate nothing, and leave no work behind.
 PRODUCERS = 12
@@ -94,11 +94,7 @@ def running_service(
     folder: Path, *, processes: int, variables: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Start ``fencepost serve``; give its process and port; end it in order, by its id."""
-    with socket.socket() as reserved:
-        # Bound and never listening: nobody else is given the port, and the service gets it.
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        port: int = reserved.getsockname()[1]
+    with reserved_port() as port:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("FENCEPOST_")}
         environ |= {"FENCEPOST_LOG_LEVEL": "warning", **variables}
         options = [f"--port={port}", f"--data-dir={folder}", f"--processes={processes}"]
