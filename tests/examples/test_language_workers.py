@@ -204,7 +204,7 @@ def test_worker_that_was_paused_cannot_end_the_job_of_another(server: Service, s
 
 def test_job_is_given_back_when_the_shutdown_takes_too_long(server: Service, start: Start) -> None:
     job_id = submit(server, {"seconds": 3600})
-    worker = start(server.url, drain_seconds=1, lease_seconds=3)
+    worker = start(server.url, drain_seconds=1, lease_seconds=6)
     wait_for_heartbeat(server, job_id)
     worker.terminate()
     assert worker.next_line() == f"{job_id} ready"
